@@ -1,0 +1,57 @@
+"""A compiled control loop for LLM agents: one agent or a million in one process.
+
+>>> from cellium_fast import Fleet, Round, ToolCall
+>>> with Fleet(seed=7).session("demo", context_limit=128_000) as session:
+...     decision = session.step(Round([ToolCall("search", {"q": "x"}, "found")]))
+>>> str(decision.action)
+'continue'
+"""
+
+from importlib.util import find_spec
+
+if find_spec("cellium_fast._records") is None:
+    raise ImportError(
+        "cellium_fast is not built here: its compiled modules are missing. Run "
+        "`pip install .` (or `pip install -e .` to work on it) in the checkout, which needs a C "
+        "compiler, and import it from elsewhere or from the built checkout."
+    )
+
+from cellium_fast import kernels
+from cellium_fast.action import Action
+from cellium_fast.decision import Cause, Decision, Decisions
+from cellium_fast.errors import (
+    CelliumError,
+    InputError,
+    PolicyError,
+    SessionError,
+    UnknownNameError,
+)
+from cellium_fast.fleet import Fleet
+from cellium_fast.policy import Policy, Posterior
+from cellium_fast.render import HardConstraintRenderer
+from cellium_fast.rounds import Round, RoundBatch, ToolCall
+from cellium_fast.session import Session
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Action",
+    "Cause",
+    "CelliumError",
+    "Decision",
+    "Decisions",
+    "Fleet",
+    "HardConstraintRenderer",
+    "InputError",
+    "Policy",
+    "PolicyError",
+    "Posterior",
+    "Round",
+    "RoundBatch",
+    "Session",
+    "SessionError",
+    "ToolCall",
+    "UnknownNameError",
+    "__version__",
+    "kernels",
+]

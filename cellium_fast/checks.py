@@ -1,0 +1,106 @@
+"""Checks of arguments, worded in one place: what came, what is wanted."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from cellium_fast.errors import InputError
+
+
+def whole_number(name: str, value: Any, low: int, high: int) -> int:
+    """The value as an int in [low, high]; InputError for anything else, 2.0 and True included.
+
+    >>> whole_number("round_limit", 10, 1, 100)
+    10
+    """
+    wanted = f"{name}: wanted a whole number in [{low:,}, {high:,}]"
+    if isinstance(value, bool | np.bool_):
+        raise InputError(f"{wanted}, got {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InputError(f"{wanted}, got {value!r:.80}") from None
+    if not low <= number <= high:
+        raise InputError(f"{wanted}, got {number}")
+    return number
+
+
+def number(name: str, value: Any, low: float, high: float) -> float:
+    """The value as a float in [low, high]; InputError for anything else, NaN included.
+
+    >>> number("gamma", 0.5, 0, 1)
+    0.5
+    """
+    wanted = f"{name}: wanted a number in [{low:g}, {high:g}]"
+    if isinstance(value, str | bytes | bool | np.bool_):
+        raise InputError(f"{wanted}, got {value!r:.80}")
+    try:
+        result = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{wanted}, got {value!r:.80}") from None
+    if not low <= result <= high or math.isnan(result):
+        raise InputError(f"{wanted}, got {value!r:.80}")
+    return result
+
+
+def array(name: str, value: Any, dtype: DTypeLike, shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """The value as a C-contiguous array of this dtype and shape (None = any length).
+
+    An array must have the dtype; lists and numbers are converted if that loses nothing.
+
+    >>> array("success", [1, 0], np.int8, (2,))
+    array([1, 0], dtype=int8)
+    """
+    dtype = np.dtype(dtype)
+    if isinstance(value, np.ndarray):
+        if value.dtype != dtype:
+            raise InputError(f"{name}: wanted dtype {dtype}, got {value.dtype}")
+        result = np.ascontiguousarray(value).reshape(value.shape)
+    else:
+        result = _converted(name, value, dtype)
+    fits = result.ndim == len(shape) and all(
+        length is None or length == found for length, found in zip(shape, result.shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise InputError(f"{name}: wanted shape ({wanted}), got {result.shape}")
+    return result
+
+
+def output(name: str, value: Any, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The caller's array to fill, or a new one if it is None."""
+    if value is None:
+        return np.empty(shape, dtype)
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.shape != shape:
+        found = (
+            f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray)
+            else type(value).__name__
+        )
+        raise InputError(f"{name}: wanted an array {np.dtype(dtype)} {shape}, got {found}")
+    if not value.flags.c_contiguous or not value.flags.writeable:
+        raise InputError(f"{name}: wanted a writable C-contiguous array")
+    return value
+
+
+def every(name: str, good: NDArray[np.bool_], value: NDArray[Any], wanted: str) -> None:
+    """InputError that names the first element where `good` is False."""
+    if not good.all():
+        where = int(np.argmin(good))
+        raise InputError(f"{name}[{where}]: wanted {wanted}, got {value.flat[where]}")
+
+
+def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    try:
+        given = np.asarray(value)
+        result = np.ascontiguousarray(np.asarray(value, dtype=dtype))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{name}: wanted {dtype} values, got {value!r:.80}") from None
+    whole = dtype.kind in "iu"
+    if whole and given.size and (given.dtype.kind not in "iub" or (given != result).any()):
+        raise InputError(f"{name}: wanted {dtype} values, got {value!r:.80}")
+    return result.reshape(given.shape)

@@ -1,0 +1,268 @@
+"""`Decision` (one session) and `Decisions` (columns of a batch): what a step says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cellium_fast import _records, _rules, _step
+from cellium_fast.action import Action, actions_in
+
+if TYPE_CHECKING:
+    from cellium_fast.names import Names
+    from cellium_fast.policy import Policy
+
+
+class Cause(StrEnum):
+    """Why an action other than continue was chosen. None of them means success."""
+
+    NONE = "none"
+    LOOP = "loop"
+    STAGNATION = "stagnation"
+    FAILURES = "failures"
+    CONTEXT = "context"
+    OUTPUT_LOOP = "output_loop"
+    ROUND_LIMIT = "round_limit"
+
+
+# In the order of how much a rule explains: the first one that fired for the action is its cause.
+CAUSES = {
+    "output_loop": Cause.OUTPUT_LOOP,
+    "context_exhausted": Cause.CONTEXT,
+    "round_limit": Cause.ROUND_LIMIT,
+    "failure_wall": Cause.FAILURES,
+    "true_stagnation": Cause.STAGNATION,
+    "bad_cycle": Cause.LOOP,
+    "tool_cycle": Cause.LOOP,
+    "tool_repetition": Cause.LOOP,
+    "context_critical": Cause.CONTEXT,
+    "context_high": Cause.CONTEXT,
+    "failure_chain": Cause.FAILURES,
+    "prolonged_stagnation": Cause.STAGNATION,
+    "moderate_stagnation": Cause.STAGNATION,
+    "mild_stagnation": Cause.STAGNATION,
+    "slow_progress": Cause.STAGNATION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a decision needs besides its numbers to be put into words."""
+
+    policy: Policy
+    names: Names
+    tools: Sequence[str] = ()
+    used_tools: frozenset[str] = frozenset()
+
+
+class Decision:
+    """One decision. Nothing is worked out before it is read.
+
+    Examples
+    --------
+    >>> from cellium_fast import Fleet, Round, ToolCall
+    >>> session = Fleet(seed=7).session("ticket", context_limit=100_000)
+    >>> decision = session.step(Round([ToolCall("search", {"q": "a"}, "found")]))
+    >>> decision.action, decision.cause
+    (<Action.CONTINUE: 0>, <Cause.NONE: 'none'>)
+    """
+
+    __slots__ = ("_record", "_setting")
+
+    def __init__(self, record: _step.DecisionRecord, setting: Setting) -> None:
+        self._record = record
+        self._setting = setting
+
+    @property
+    def action(self) -> Action:
+        """The chosen action."""
+        return Action(self._record.action)
+
+    @property
+    def candidates(self) -> tuple[Action, ...]:
+        """The actions the rules left to choose from, in the order of their codes."""
+        return actions_in(self._record.candidates)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Ids of the rules that fired, in the order of their bits."""
+        return rules_in(self._record.rules)
+
+    @property
+    def tiebreak(self) -> bool:
+        """Whether there were several candidates."""
+        return self._record.tiebreak
+
+    @property
+    def reward(self) -> float | None:
+        """Reward of this round in [0, 1], as the outcome of the previous decision.
+
+        None at a session's opening, before its first round.
+        """
+        reward = self._record.reward
+        return None if math.isnan(reward) else reward
+
+    @property
+    def features(self) -> _step.FeatureRecord:
+        """Every feature by name, see `docs/semantics.md`."""
+        return self._record.features
+
+    @property
+    def draws(self) -> dict[Action, float]:
+        """What was drawn for each candidate (its posterior mean under "greedy"), if compared."""
+        return _numbers(self._record.draws)
+
+    @property
+    def bias(self) -> dict[Action, float]:
+        """What was added to each candidate's draw, if they were compared."""
+        return _numbers(self._record.bias)
+
+    @property
+    def scores(self) -> dict[Action, float]:
+        """Draw plus bias of each candidate, if they were compared."""
+        bias = self.bias
+        return {action: draw + bias[action] for action, draw in self.draws.items()}
+
+    @property
+    def cause(self) -> Cause:
+        """Why this action, for machines."""
+        return cause_of(self._record.action, self._record.rules, self._setting.policy)
+
+    @property
+    def setting(self) -> Setting:
+        """Policy, names and tools behind this decision, for those who put it into words."""
+        return self._setting
+
+    @property
+    def prompt(self) -> str:
+        """The constraint for the system prompt; empty while all is well."""
+        from cellium_fast.render import HardConstraintRenderer
+
+        return HardConstraintRenderer().render(self)
+
+    def explain(self) -> str:
+        """What was seen, which rules fired on what evidence, what was drawn and what won."""
+        from cellium_fast.explain import explain
+
+        return explain(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Decision {self.action} round={self.features.round} cause={self.cause} "
+            f"candidates={'/'.join(map(str, self.candidates))} rules={','.join(self.rules)}>"
+        )
+
+
+class Decisions:
+    """Decisions of a batch as columns, row i for the i-th id of the step.
+
+    Attributes
+    ----------
+    action
+        (N,) uint8, codes of `Action`.
+    candidates
+        (N,) uint8, masks of actions.
+    rules
+        (N,) uint32, masks of rules.
+    tiebreak
+        (N,) bool, several candidates.
+    reward
+        (N,) float32 in [0, 1], of this round as the outcome of the previous decision.
+    features
+        (N,) structured, the fields of `docs/semantics.md`.
+    draws, bias
+        (N, 5) float64 by action code, NaN for an action that was not compared.
+
+    ``decisions[i]`` is a `Decision`; ``len`` and iteration work.
+    """
+
+    __slots__ = (
+        "_batch", "_policies", "_settings", "action", "bias", "candidates", "draws", "features",
+        "reward", "rules", "tiebreak",
+    )
+
+    def __init__(self, size: int, policies: NDArray[np.uint16], settings: Sequence[Setting]):
+        self.action: NDArray[np.uint8] = np.empty(size, np.uint8)
+        self.candidates: NDArray[np.uint8] = np.empty(size, np.uint8)
+        self.rules: NDArray[np.uint32] = np.empty(size, np.uint32)
+        self.tiebreak: NDArray[np.bool_] = np.empty(size, np.bool_)
+        self.reward: NDArray[np.float32] = np.empty(size, np.float32)
+        self.features: NDArray[Any] = np.empty(size, _records.FEATURES)
+        self.draws: NDArray[np.float64] = np.empty((size, len(Action)), np.float64)
+        self.bias: NDArray[np.float64] = np.empty((size, len(Action)), np.float64)
+        self._policies = policies
+        self._settings = settings
+        self._batch = _records.Batch()
+        self._batch.set_output(**self.columns())
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name."""
+        return {
+            name: getattr(self, name)
+            for name in ("action", "candidates", "rules", "tiebreak", "reward", "features",
+                         "draws", "bias")
+        }
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """(N, 5) draws plus bias."""
+        return self.draws + self.bias
+
+    def setting(self, index: int) -> Setting:
+        """Policy and names behind one decision."""
+        return self._settings[self._policies[index]]
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    def __getitem__(self, index: int) -> Decision:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index: there are {len(self)} decisions, got {index}")
+        index = index % len(self)
+        return Decision(_step.record_of(self._batch.address, index), self.setting(index))
+
+    def __iter__(self) -> Iterator[Decision]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        counts = np.bincount(self.action, minlength=len(Action))
+        mix = ", ".join(f"{action} {counts[action]}" for action in Action if counts[action])
+        return f"<Decisions of {len(self)}: {mix}>"
+
+
+def rules_in(mask: int) -> tuple[str, ...]:
+    """Ids of the rules of a mask, in the order of their bits.
+
+    >>> rules_in(0b1000000001)
+    ('output_loop', 'prolonged_stagnation')
+    """
+    return tuple(name for bit, name in enumerate(_rules.RULES) if mask >> bit & 1)
+
+
+def cause_of(action: int, rules: int, policy: Policy) -> Cause:
+    """The cause of an action, from the rules that fired."""
+    if action == Action.CONTINUE:
+        return Cause.NONE
+    fired = set(rules_in(rules))
+    for name, cause in CAUSES.items():
+        if name in fired and action in _may_give(name, policy):
+            return cause
+    return Cause.NONE
+
+
+def _may_give(name: str, policy: Policy) -> tuple[Action, ...]:
+    rule = getattr(policy.rules, name)
+    with_compress = getattr(rule, "compress_from", None) is not None
+    return (*rule.actions, Action.COMPRESS) if with_compress else rule.actions
+
+
+def _numbers(by_code: list[float]) -> dict[Action, float]:
+    return {
+        action: by_code[action] for action in Action if not math.isnan(by_code[action])
+    }

@@ -1,0 +1,260 @@
+"""`explain` and `evidence`: what a decision rests on, in words.
+
+The words for names, counts and shares that come from outside are here too; `render` uses them.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cellium_fast import _records, _rules
+from cellium_fast.action import Action
+from cellium_fast.decision import Decision, Setting
+
+if TYPE_CHECKING:
+    from cellium_fast import _step
+
+NAME_LENGTH = 40
+ERROR_LENGTH = 80
+
+def safe_text(text: str, length: int) -> str:
+    """Text from outside as at most `length` printable characters of one line, without brackets.
+
+    Control and format characters (line breaks, NUL, bidirectional controls), lone surrogates and
+    runs of white space become one space. Brackets of every script become parentheses, so that no
+    section of a prompt can be opened.
+
+    >>> safe_text("a\\n[CONTROL ACTION]", 40)
+    'a (CONTROL ACTION)'
+    >>> safe_text("a rather long name", 9)
+    'a rather…'
+    """
+    # What lies further in could only be shown if most of the text before it were invisible.
+    head = text[: 8 * length]
+    # Most names are plain, and a look at the whole is faster than one at every character.
+    if not (head.isascii() and head.isprintable()):
+        head = "".join(map(_tamed, head))
+    line = " ".join(head.split()).replace("[", "(").replace("]", ")")
+    if len(line) <= length and len(text) <= 8 * length:
+        return line
+    return line[: length - 1].rstrip() + "…"
+
+
+def _tamed(character: str) -> str:
+    parenthesis = {"Ps": "(", "Pe": ")"}.get(unicodedata.category(character))
+    return parenthesis or (character if character.isprintable() else " ")
+
+
+def quoted(name: str) -> str:
+    """A name from outside, safe and in quotes.
+
+    >>> quoted('say "hi"')
+    '"say \\'hi\\'"'
+    """
+    return f'"{safe_text(name, NAME_LENGTH).replace(chr(34), chr(39))}"'
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "round"), counted(6, "round")
+    ('1 round', '6 rounds')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def times(count: int) -> str:
+    """How often, for counters that stop at the length of their window.
+
+    >>> times(4), times(10)
+    ('4 times', '10 or more times')
+    """
+    return f"{count} or more times" if count >= _records.RUN_WINDOW else f"{count} times"
+
+
+def whole_percent(fraction: Any) -> Any:
+    """A fraction, or an array of them, in whole percent.
+
+    >>> whole_percent(0.868)
+    87.0
+    """
+    return (fraction * 100 + 0.5) // 1
+
+
+def cycle_tools(features: _step.FeatureRecord) -> tuple[int, ...]:
+    """Hashes of the tools of a cycle in the order of their calls; none without a cycle."""
+    return tuple(reversed(features.recent_tools[: features.cycle]))
+
+
+def explain(decision: Decision) -> str:
+    """What was seen, which rules fired on what evidence, what was compared and what won.
+
+    Several short lines of plain words, for people; names and errors from outside are shortened to
+    one line each. `evidence` is for programs.
+
+    Examples
+    --------
+    >>> from cellium_fast import Fleet, Round, ToolCall
+    >>> session = Fleet(seed=7).session("ticket", context_limit=100_000)
+    >>> decision = session.step(Round([ToolCall("search", {"q": "a"}, "found")]))
+    >>> print(explain(decision).splitlines()[0])
+    Round 1: continue
+    """
+    features = decision.features
+    fired = evidence(decision)
+    width = max(map(len, fired), default=0)
+    rules = [f"  {rule:<{width}}  {sentence}" for rule, sentence in fired.items()]
+    return "\n".join([
+        _heading(decision, features),
+        *_features(features),
+        "Rules that fired:" if rules else "Rules that fired: none",
+        *rules,
+        *_choice(decision),
+    ])
+
+
+def evidence(decision: Decision) -> dict[str, str]:
+    """The evidence of each rule that fired, by the rule's id and in the order of the rules.
+
+    Examples
+    --------
+    >>> from cellium_fast import Fleet, Round
+    >>> session = Fleet(seed=7).session("ticket", context_limit=100_000)
+    >>> evidence(session.step(Round(context_tokens=96_000)))["context_exhausted"]
+    'context 96 % full'
+    """
+    features = decision.features
+    return {rule: EVIDENCE[rule](features, decision.setting) for rule in decision.rules}
+
+
+def _heading(decision: Decision, features: _step.FeatureRecord) -> str:
+    cause = decision.cause.replace("_", " ")
+    because = "" if decision.action == Action.CONTINUE else f" (cause: {cause})"
+    if features.round == 0:
+        return f"Before the first round: {decision.action}{because}"
+    return f"Round {features.round}: {decision.action}{because}"
+
+
+def _features(features: _step.FeatureRecord) -> tuple[str, str]:
+    saturation = f"{features.context_saturation:.2f}" if features.context_known else "unknown"
+    return (
+        f"  progress_score {features.progress_score:.2f}, "
+        f"progress_trend {features.progress_trend:+.2f}, "
+        f"stuck_iterations {features.stuck_iterations},",
+        f"  context_saturation {saturation}, "
+        f"repetition_score {features.repetition_score:.2f}, "
+        f"error_rate {features.error_rate:.2f}",
+    )
+
+
+def _choice(decision: Decision) -> list[str]:
+    forcing = [rule for rule in decision.rules if rule in FORCING]
+    if forcing:
+        return [f"Forced by {forcing[0]}: {decision.action}"]
+    if not decision.tiebreak:
+        return [f"Only candidate: {decision.action}"]
+    names = ", ".join(map(str, decision.candidates))
+    how = decision.setting.policy.tie_break
+    if how == "first":
+        return [f"Candidates: {names}", f"First candidate: {decision.action}"]
+    verb = "mean" if how == "greedy" else "draw"
+    lines = [
+        f"  {action!s:<9} {verb} {draw:.3f}, bias {decision.bias[action]:+.3f}, "
+        f"score {decision.scores[action]:.3f}"
+        for action, draw in decision.draws.items()
+    ]
+    return [f"Candidates: {names}", *lines, f"Highest score: {decision.action}"]
+
+
+FORCING = frozenset(_rules.RULES[: _rules.FIRST_PROPOSING])
+
+
+def _output_repeats(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"same answer text {times(features.output_repeats)}"
+
+
+def _context(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"context {whole_percent(features.context_saturation):.0f} % full"
+
+
+def _round_limit(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"round limit reached: {counted(features.round, 'round')}"
+
+
+def _stuck(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"stuck for {counted(features.stuck_iterations, 'round')}"
+
+
+def _failures(features: _step.FeatureRecord, setting: Setting) -> str:
+    count = features.failures_in_row
+    more = "+" if count >= _records.RUN_WINDOW else ""
+    failures = "failure" if count == 1 else "failures"
+    error = setting.names.error(features.error_result)
+    newest = f": {safe_text(error, ERROR_LENGTH)}" if error else ""
+    return f"{count}{more} {failures} in a row{newest}"
+
+
+def _failure_wall(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"{_stuck_and_trend(features, setting)}, {_failures(features, setting)}"
+
+
+def _stuck_and_trend(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"{_stuck(features, setting)}, progress trend {features.progress_trend:+.2f}"
+
+
+def _cycle(features: _step.FeatureRecord, setting: Setting) -> str:
+    names = [_tool(mixed, setting) for mixed in cycle_tools(features)]
+    return f"calls alternate: {', '.join(names)}"
+
+
+def _bad_cycle(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"{_cycle(features, setting)}; result quality {features.result_quality:.2f}"
+
+
+def _run(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"same call {times(features.run_length)}: {_tool(features.run_tool, setting)}"
+
+
+def _stuck_in_context(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"{_stuck(features, setting)}, {_context(features, setting)}"
+
+
+def _slow_progress(features: _step.FeatureRecord, setting: Setting) -> str:
+    score = f"progress score {features.progress_score:.2f}"
+    return f"{score}, trend {features.progress_trend:+.2f}, {_stuck(features, setting)}"
+
+
+def _progressing(features: _step.FeatureRecord, setting: Setting) -> str:
+    wanted = setting.policy.rules.progressing.progress
+    wanted = math.inf if wanted is None else wanted
+    fine = features.progress_score > wanted and features.stuck_iterations == 0
+    if features.making_progress or fine:
+        return "making progress"
+    return "no other rule proposed anything"
+
+
+def _tool(mixed: int, setting: Setting) -> str:
+    return safe_text(setting.names.tool(mixed), NAME_LENGTH)
+
+
+EVIDENCE: dict[str, Callable[[_step.FeatureRecord, Setting], str]] = {
+    "output_loop": _output_repeats,
+    "context_exhausted": _context,
+    "round_limit": _round_limit,
+    "failure_wall": _failure_wall,
+    "true_stagnation": _stuck_and_trend,
+    "bad_cycle": _bad_cycle,
+    "context_high": _context,
+    "context_critical": _context,
+    "failure_chain": _failures,
+    "prolonged_stagnation": _stuck,
+    "tool_cycle": _cycle,
+    "tool_repetition": _run,
+    "mild_stagnation": _stuck,
+    "moderate_stagnation": _stuck_in_context,
+    "slow_progress": _slow_progress,
+    "progressing": _progressing,
+}

@@ -1,0 +1,516 @@
+"""`Fleet`: the sessions of a process, their memory, and the batch calls on them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cellium_fast import _feedback, _ingest, _learning, _records, _step, checks, pipeline
+from cellium_fast.action import Action
+from cellium_fast.decision import Decision, Decisions, Setting
+from cellium_fast.errors import InputError, SessionError, UnknownNameError
+from cellium_fast.names import Names
+from cellium_fast.policy import Policy, Posterior
+from cellium_fast.rounds import Round, RoundBatch
+from cellium_fast.session import Session
+
+MAX_TOKENS = 2**63 - 1
+MAX_ROUNDS = 2**32 - 1
+MAX_TABLE = 2**16
+LAST_GENERATION = 2**31 - 1     # a slot used that often is given up: its ids have run out
+
+
+class Fleet:
+    """Sessions under control: one or a million, opened and closed at any time.
+
+    Parameters
+    ----------
+    seed
+        Key of every random number, in [0, 2**64). Same seed and calls, same decisions.
+    policies
+        Policies by name (a `Policy`, or the name of a preset). The first one is what a session
+        gets that names none. Left out: the `default` policy.
+    pools
+        Names of pools, or their prior and decay (`Posterior`) by name. Sessions of a pool share
+        one Beta posterior per action. The first one is what a session gets that names none. A
+        pool given by name alone has the prior and decay of the first policy.
+    threads
+        Threads a batch step may use. The decisions do not depend on it.
+
+    Raises
+    ------
+    InputError, PolicyError, UnknownNameError
+        An argument does not make sense; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from cellium_fast import Fleet, RoundBatch
+    >>> fleet = Fleet(seed=7)
+    >>> ids = fleet.open(3, context_limit=128_000)
+    >>> decisions = fleet.step(ids, RoundBatch(context_tokens=np.array([10, 100_000, 127_000])))
+    >>> [str(decision.action) for decision in decisions]
+    ['continue', 'compress', 'terminate']
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        policies: Mapping[str, Policy | str] | None = None,
+        pools: Sequence[str] | Mapping[str, Posterior] | None = None,
+        threads: int = 1,
+    ) -> None:
+        self._seed = checks.whole_number("seed", seed, 0, 2**64 - 1)
+        self._threads = checks.whole_number("threads", threads, 1, 1024)
+        self._policies = _named_policies(policies)
+        first = next(iter(self._policies.values()))
+        self._pools = _named_pools(pools, first.posterior)
+        self._policy_rows = _policy_rows(self._policies)
+        self._pool_rows = _pool_rows(self._pools)
+        self._names = Names()
+        self._settings = [Setting(policy, self._names) for policy in self._policies.values()]
+
+        self._lock = threading.RLock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._packer = _ingest.Packer()
+        self._increments = np.zeros((len(self._pools), len(Action)), _records.INCREMENT)
+        self._opened = 0
+        self._used = 0                  # slots used so far, the free ones among them included
+        self._free_count = 0
+        self._stamp = 0
+        self._allocate(64)
+
+    # --- opening and closing ---------------------------------------------------------------------
+    def open(
+        self,
+        count: int,
+        *,
+        context_limit: ArrayLike | None = None,
+        round_limit: ArrayLike | None = None,
+        policy: str | None = None,
+        pool: str | None = None,
+        private: bool = False,
+    ) -> NDArray[np.int64]:
+        """Open sessions and return their ids, (count,) int64.
+
+        Parameters
+        ----------
+        count
+            How many, >= 0.
+        context_limit
+            Tokens, one number or one a session; None or 0: unknown, and no context rule fires.
+        round_limit
+            Rounds, >= 1, one number or one a session; None or infinity: no limit.
+        policy, pool
+            Names; None: the fleet's first.
+        private
+            Whether each session owns its posterior instead of sharing its pool's.
+
+        Raises
+        ------
+        InputError, UnknownNameError
+            An argument does not make sense; nothing was opened.
+
+        Examples
+        --------
+        >>> from cellium_fast import Fleet
+        >>> Fleet().open(3, round_limit=20)
+        array([0, 1, 2])
+        """
+        count = checks.whole_number("count", count, 0, 2**31 - 1)
+        limits = _limits("context_limit", context_limit, count, 0, MAX_TOKENS, np.int64)
+        rounds = _limits("round_limit", round_limit, count, 1, MAX_ROUNDS, np.uint32)
+        policy_row = _row_of("policy", policy, self._policies)
+        pool_row = _row_of("pool", pool, self._pools)
+        ids = np.empty(count, np.int64)
+        with self._lock:
+            slots = self._take_slots(count)
+            _step.open_sessions(
+                self._memory.address, slots, self._opened, policy_row, pool_row, bool(private),
+                limits, rounds, ids,
+            )
+            self._opened += count
+        return ids
+
+    def session(
+        self,
+        name: str = "",
+        *,
+        context_limit: int | None = None,
+        round_limit: int | float | None = None,
+        tools: Sequence[str] = (),
+        policy: str | None = None,
+        pool: str | None = None,
+        private: bool = False,
+    ) -> Session:
+        """Open one session and return its handle; as a context manager it closes itself.
+
+        Parameters
+        ----------
+        name
+            Yours, for logs; it need not be unique.
+        tools
+            Names of the tools the agent has, for hints such as "not used yet".
+        context_limit, round_limit, policy, pool, private
+            As in `open`.
+
+        Raises
+        ------
+        InputError, UnknownNameError
+            An argument does not make sense; nothing was opened.
+        """
+        if not isinstance(name, str):
+            raise InputError(f"name: wanted a text, got {name!r:.80}")
+        if isinstance(tools, str) or not all(isinstance(tool, str) for tool in tools):
+            raise InputError(f"tools: wanted names of tools, got {tools!r:.80}")
+        for limit, what in ((context_limit, "context_limit"), (round_limit, "round_limit")):
+            if np.ndim(limit) != 0:  # type: ignore[arg-type]
+                raise InputError(f"{what}: wanted one number, got {limit!r:.80}")
+        ids = self.open(
+            1, context_limit=context_limit, round_limit=round_limit, policy=policy, pool=pool,
+            private=private,
+        )
+        return Session(
+            self, int(ids[0]), name, tuple(tools),
+            self._settings[_row_of("policy", policy, self._policies)],
+        )
+
+    def close(self, ids: ArrayLike, success: ArrayLike | None = None) -> None:
+        """Close sessions; what they have pending is learned from.
+
+        Parameters
+        ----------
+        ids
+            (N,) of open sessions, none twice.
+        success
+            Whether each succeeded: (N,) of bool, or int8 with -1 = not told; one value for all;
+            None: not told.
+
+        Raises
+        ------
+        SessionError
+            An id is unknown, closed or stands twice; nothing was closed.
+        InputError
+            `success` has a wrong length or value; nothing was closed.
+        """
+        with self._lock:
+            slots = self._slots_of(ids)
+            outcomes = _outcomes(success, len(slots))
+            batch = self._batch(slots)
+            increments = np.zeros((len(self._pools), len(Action)), _records.INCREMENT)
+            _learning.finish(batch.address, outcomes, increments.ctypes.data)
+            _learning.apply_increments(batch.address, increments.ctypes.data, len(self._pools))
+            _learning.close_sessions(batch.address, len(slots))
+            _step.close_sessions(batch.address, len(slots))
+            reusable = slots[self._sessions["generation"][slots] < LAST_GENERATION]
+            self._free[self._free_count : self._free_count + len(reusable)] = reusable
+            self._free_count += len(reusable)
+
+    # --- stepping --------------------------------------------------------------------------------
+    def step(self, ids: ArrayLike, rounds: RoundBatch | Sequence[Round]) -> Decisions:
+        """One round of each session in, one decision of each out.
+
+        Parameters
+        ----------
+        ids
+            (N,) of open sessions, none twice.
+        rounds
+            Round i is session ids[i]'s: columns, or `Round` objects.
+
+        Raises
+        ------
+        SessionError
+            An id is unknown, closed or stands twice; nothing was stepped.
+        InputError
+            A column has a wrong dtype, shape or value; nothing was stepped.
+
+        Examples
+        --------
+        >>> from cellium_fast import Fleet, Round, ToolCall
+        >>> fleet = Fleet()
+        >>> ids = fleet.open(2)
+        >>> fleet.step(ids, [Round([ToolCall("ls", "-l", "a b")]), Round(text="Hello")])
+        <Decisions of 2: continue 2>
+        """
+        if not isinstance(rounds, RoundBatch):
+            rounds = RoundBatch.from_rounds(rounds)
+        with self._lock:
+            slots = self._slots_of(ids)
+            columns = rounds.checked(len(slots))
+            self._names.learn(rounds.tools, rounds.errors)
+            decisions = Decisions(len(slots), self._policies_of(slots), self._settings)
+            batch = self._batch(slots, columns, decisions)
+            pipeline.step(
+                batch.address, len(slots), len(self._pools), self._workers(), self._threads
+            )
+        return decisions
+
+    def user_message(self, ids: ArrayLike) -> None:
+        """A real user message reached these sessions: a new task begins.
+
+        Clears the window, stuck, trend, progress history, output run and `done`; rounds, totals,
+        posteriors and pending returns stay. Raises SessionError as `step` does.
+        """
+        with self._lock:
+            slots = self._slots_of(ids)
+            _feedback.user_message(self._batch(slots).address, len(slots))
+
+    def compacted(self, ids: ArrayLike) -> None:
+        """The context of these sessions was compacted.
+
+        Clears nothing, since a loop outlives a compaction; tell the new context size with the next
+        round. Raises SessionError as `step` does.
+        """
+        with self._lock:
+            self._slots_of(ids)
+
+    # --- looking ---------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        """Open sessions."""
+        return int(np.count_nonzero(self._sessions["flags"][: self._used]))
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """The policies by name."""
+        return dict(self._policies)
+
+    @property
+    def pools(self) -> dict[str, Posterior]:
+        """Prior and decay of the pools by name."""
+        return dict(self._pools)
+
+    @property
+    def names(self) -> Names:
+        """The table of tool names and error texts behind explanations."""
+        return self._names
+
+    def done(self, ids: ArrayLike) -> NDArray[np.bool_]:
+        """(N,) bool: whether terminate was decided. Raises SessionError as `step` does."""
+        with self._lock:
+            slots = self._slots_of(ids)
+            return self._sessions["flags"][slots] & _records.SESSION_DONE != 0
+
+    def posterior(self, pool: str | None = None) -> dict[str, NDArray[Any]]:
+        """What a pool has learned: ``alpha``, ``beta`` (5,) float64, ``updates`` (5,) uint64.
+
+        Raises UnknownNameError if there is no such pool.
+        """
+        row = self._pool_rows[_row_of("pool", pool, self._pools)]
+        with self._lock:
+            return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
+
+    def private_posterior(self, session_id: int) -> dict[str, NDArray[Any]]:
+        """As `posterior`, of one session opened with ``private=True``."""
+        with self._lock:
+            row = self._sessions[self._slot_of(session_id)]
+            if not row["flags"] & _records.SESSION_PRIVATE:
+                raise SessionError(f"session: {session_id} has no private posterior")
+            return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
+
+    # --- for Session -----------------------------------------------------------------------------
+    def _step_one(self, session_id: int, round: Round, setting: Setting) -> Decision:
+        with self._lock:
+            slot = self._slot_of(session_id)
+            self._packer.pack(round)
+            if self._packer.new_tools or self._packer.new_errors:
+                self._names.learn(self._packer.new_tools, self._packer.new_errors)
+                self._packer.new_tools.clear()
+                self._packer.new_errors.clear()
+            record = _step.step_one(
+                self._memory.address, slot, self._packer.address, self._increments_address
+            )
+        return Decision(record, setting)
+
+    def _opening_of(self, session_id: int, setting: Setting) -> Decision:
+        with self._lock:
+            slot = self._slot_of(session_id)
+            return Decision(_step.opening(self._memory.address, slot), setting)
+
+    def _is_open(self, session_id: int) -> bool:
+        return _step.check_id(self._memory.address, self._used, session_id) == _step.ID_OK
+
+    # --- memory ----------------------------------------------------------------------------------
+    def _allocate(self, capacity: int) -> None:
+        sessions = np.zeros(capacity, _records.SESSION)
+        free = np.empty(capacity, np.int64)
+        if self._used:
+            sessions[: self._used] = self._sessions[: self._used]
+            free[: self._free_count] = self._free[: self._free_count]
+        self._sessions: NDArray[Any] = sessions
+        self._free: NDArray[np.int64] = free
+        self._stamps = np.zeros(capacity, np.uint32)
+        self._stamp = 0
+        self._memory = self._batch()
+        self._increments_address = self._increments.ctypes.data
+
+    def _batch(
+        self,
+        slots: NDArray[np.int64] | None = None,
+        columns: Mapping[str, NDArray[Any]] | None = None,
+        decisions: Decisions | None = None,
+    ) -> _records.Batch:
+        batch = _records.Batch()
+        batch.set_memory(
+            sessions=self._sessions, policies=self._policy_rows, pools=self._pool_rows,
+            key=self._seed,
+        )
+        if slots is not None:
+            batch.set_input(slots=slots, **(columns or {}))
+        if decisions is not None:
+            batch.set_output(**decisions.columns())
+        return batch
+
+    def _take_slots(self, count: int) -> NDArray[np.int64]:
+        again = min(count, self._free_count)
+        fresh = count - again
+        if self._used + fresh > len(self._sessions):
+            self._allocate(max(2 * len(self._sessions), self._used + fresh))
+        self._free_count -= again
+        slots = np.empty(count, np.int64)
+        slots[:again] = self._free[self._free_count : self._free_count + again][::-1]
+        slots[again:] = np.arange(self._used, self._used + fresh)
+        self._used += fresh
+        return slots
+
+    def _slots_of(self, ids: ArrayLike) -> NDArray[np.int64]:
+        checked = checks.array("ids", ids, np.int64, (None,))
+        slots = np.empty(len(checked), np.int64)
+        self._stamp += 1
+        if self._stamp > MAX_ROUNDS:
+            self._stamps[:] = 0
+            self._stamp = 1
+        problem, where = _step.find_slots(
+            self._memory.address, self._used, checked, slots, self._stamps, self._stamp
+        )
+        if problem != _step.ID_OK:
+            raise SessionError(f"ids[{where}]: {_what_is_wrong(problem, int(checked[where]))}")
+        return slots
+
+    def _slot_of(self, session_id: int) -> int:
+        problem = _step.check_id(self._memory.address, self._used, session_id)
+        if problem != _step.ID_OK:
+            raise SessionError(f"session: {_what_is_wrong(problem, session_id)}")
+        return session_id & 0xFFFFFFFF
+
+    def _policies_of(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
+        if len(self._policies) == 1:
+            return np.broadcast_to(np.uint16(0), slots.shape)
+        return self._sessions["policy"][slots]
+
+    def _workers(self) -> ThreadPoolExecutor | None:
+        if self._threads > 1 and self._executor is None:
+            self._executor = ThreadPoolExecutor(self._threads, "cellium_fast")
+        return self._executor
+
+    def __repr__(self) -> str:
+        return (
+            f"<Fleet of {len(self)} sessions, policies {'/'.join(self._policies)}, "
+            f"pools {'/'.join(self._pools)}>"
+        )
+
+
+def _named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
+    if policies is None:
+        return {"default": Policy()}
+    if not isinstance(policies, Mapping) or not 0 < len(policies) <= MAX_TABLE:
+        raise InputError(f"policies: wanted policies by name, at least one, got {policies!r:.80}")
+    named = {}
+    for name, policy in policies.items():
+        if isinstance(policy, str):
+            policy = Policy.preset(policy)
+        if not isinstance(name, str) or not isinstance(policy, Policy):
+            raise InputError(
+                f"policies: wanted names with a Policy or a preset's name, got {name!r:.80}: "
+                f"{policy!r:.80}"
+            )
+        named[name] = policy
+    return named
+
+
+def _named_pools(
+    pools: Sequence[str] | Mapping[str, Posterior] | None, posterior: Posterior
+) -> dict[str, Posterior]:
+    if pools is None:
+        return {"default": posterior}
+    if isinstance(pools, str) or not 0 < len(pools) <= MAX_TABLE:
+        raise InputError(f"pools: wanted names of pools, at least one, got {pools!r:.80}")
+    named = dict(pools) if isinstance(pools, Mapping) else dict.fromkeys(pools, posterior)
+    if len(named) != len(pools):
+        raise InputError(f"pools: a name stands twice in {pools!r:.80}")
+    for name, settings in named.items():
+        if not isinstance(name, str) or not isinstance(settings, Posterior):
+            raise InputError(
+                f"pools: wanted names, or names with a Posterior, got {name!r:.80}: {settings!r:.80}"
+            )
+    return named
+
+
+def _policy_rows(policies: Mapping[str, Policy]) -> NDArray[Any]:
+    rows = np.zeros(len(policies), _records.POLICY)
+    for place, policy in enumerate(policies.values()):
+        rows[place] = policy.record()[0]
+    return rows
+
+
+def _pool_rows(pools: Mapping[str, Posterior]) -> NDArray[Any]:
+    rows = np.zeros(len(pools), _records.POOL)
+    for row, posterior in zip(rows, pools.values(), strict=True):
+        posterior.fill(row["prior"])
+        row["alpha"] = posterior.alpha
+        row["beta"] = posterior.beta
+    return rows
+
+
+def _row_of(kind: str, name: str | None, table: Mapping[str, object]) -> int:
+    if name is None:
+        return 0
+    names = list(table)
+    if name not in names:
+        raise UnknownNameError(kind, name, names)
+    return names.index(name)
+
+
+def _limits(
+    name: str, value: ArrayLike | None, count: int, low: int, high: int, dtype: type
+) -> NDArray[Any]:
+    """(count,) limits; 0 stands for none."""
+    if value is None or (isinstance(value, float) and value == math.inf):
+        return np.zeros(count, dtype)
+    if np.ndim(value) == 0:
+        return np.full(count, checks.whole_number(name, value, low, high), dtype)
+    given = np.asarray(value)
+    if given.shape != (count,) or given.dtype.kind not in "iu":
+        raise InputError(
+            f"{name}: wanted one whole number, or ({count},) of them, got {given.dtype} "
+            f"{given.shape}"
+        )
+    checks.every(name, (given >= low) & (given <= high), given, f"[{low:,}, {high:,}]")
+    return given.astype(dtype)
+
+
+def _outcomes(success: ArrayLike | None, count: int) -> NDArray[np.int8]:
+    if success is None:
+        return np.full(count, -1, np.int8)
+    given = np.asarray(success)
+    if given.dtype.kind not in "bi" or given.shape not in ((), (count,)):
+        raise InputError(
+            f"success: wanted bool, or int8 with -1 for not told, one or ({count},) of them, got "
+            f"{given.dtype} {given.shape}"
+        )
+    given = np.broadcast_to(given, (count,))
+    checks.every("success", (given >= -1) & (given <= 1), given, "1, 0, or -1 for not told")
+    return given.astype(np.int8)
+
+
+def _what_is_wrong(problem: int, session_id: int) -> str:
+    return {
+        _step.ID_CLOSED: f"session {session_id} is closed; open a new one",
+        _step.ID_REPEATED: f"session {session_id} stands twice; wanted each session once",
+    }.get(problem, f"there is no session {session_id}; wanted an id that `open` returned")

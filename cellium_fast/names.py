@@ -1,0 +1,51 @@
+"""`Names`: the bounded table that turns hashes back into text for explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cellium_fast import _records
+
+ERROR_LENGTH = 120
+
+
+class Names:
+    """Tool names and shortened error texts by their mixed hash; the oldest go when it is full.
+
+    Parameters
+    ----------
+    capacity
+        Names kept of each kind.
+    """
+
+    __slots__ = ("_capacity", "_errors", "_tools")
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        self._capacity = capacity
+        self._tools: dict[int, str] = {}
+        self._errors: dict[int, str] = {}
+
+    def learn(self, tools: Mapping[int, str], errors: Mapping[int, str]) -> None:
+        """Take in names by their 64-bit hashes."""
+        self._add(self._tools, tools)
+        self._add(self._errors, errors)
+
+    def tool(self, mixed: int) -> str:
+        """The tool's name, or its hash in hexadecimal if the name was never seen.
+
+        >>> Names().tool(0xBEEF)
+        '#0000beef'
+        """
+        return self._tools.get(mixed) or f"#{mixed:08x}"
+
+    def error(self, mixed: int) -> str | None:
+        """The shortened error text, if it was seen."""
+        return self._errors.get(mixed)
+
+    def _add(self, table: dict[int, str], more: Mapping[int, str]) -> None:
+        for digest, text in more.items():
+            mixed = _records.mix(digest)
+            if mixed not in table:
+                while len(table) >= self._capacity:
+                    del table[next(iter(table))]
+                table[mixed] = text

@@ -1,0 +1,460 @@
+"""`Policy`: one row of parameters, checked here and handed to the kernels as a packed record.
+
+Field names are those of `docs/semantics.md`. The record's field for the parameter ``stuck`` of the
+rule ``failure_wall`` is ``failure_wall_stuck``; `Policy.record` fills it by that convention.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import orjson
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import model_validator as validator
+
+from cellium_fast import _records, _rules
+from cellium_fast.action import Action, mask_of
+from cellium_fast.errors import PolicyError, UnknownNameError
+
+PolicyAction = Annotated[Action, BeforeValidator(Action.parse)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+PositiveFraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Saturation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Trend = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=0xFFFF)]
+RunCount = Annotated[int, Field(ge=1, le=_records.RUN_WINDOW)]
+Amount = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Parameters(BaseModel):
+    """Frozen, and strict about names: an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Rule(Parameters):
+    """What every rule has."""
+
+    enabled: bool = True
+    actions: tuple[PolicyAction, ...] = Field(
+        description="What the rule forces (exactly one) or proposes."
+    )
+    alone: bool = Field(
+        default=False, description="When it fires, its actions replace every other proposal."
+    )
+
+
+class OutputLoop(Rule):
+    """Fires when the newest output text repeats, `repeats` times in a row."""
+
+    actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
+    repeats: RunCount = 5
+
+
+class ContextExhausted(Rule):
+    """Fires when tokens / limit reaches `saturation`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
+    saturation: Saturation = 0.95
+
+
+class RoundLimit(Rule):
+    """Fires when the session's round limit is reached."""
+
+    actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
+
+
+class FailureWall(Rule):
+    """Fires on `failures` in a row with trend below `trend` or stuck from `stuck`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
+    failures: RunCount = 8
+    trend: Trend = -0.3
+    stuck: Count = 10
+
+
+class TrueStagnation(Rule):
+    """Fires when stuck (but not in [pause_from, pause_to)) on a surely falling trend."""
+
+    actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
+    stuck: Count = 5
+    pause_from: Count = 12
+    pause_to: Count = 15
+    trend: Trend = -0.15
+    confidence: Fraction = 0.5
+
+
+class BadCycle(Rule):
+    """Fires on a cycle of poor results, trend falling or stuck from `stuck`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
+    quality: Fraction = 0.4
+    stuck: Count = 2
+
+
+class ContextHigh(Rule):
+    """Fires when tokens / limit reaches `saturation`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
+    saturation: Saturation = 0.75
+
+
+class ContextCritical(Rule):
+    """Fires when tokens / limit reaches `saturation`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
+    alone: bool = True
+    saturation: Saturation = 0.85
+
+
+class FailureChain(Rule):
+    """Fires on `failures` in a row."""
+
+    actions: tuple[PolicyAction, ...] = (Action.RETRY, Action.REDIRECT)
+    failures: RunCount = 4
+
+
+class ProlongedStagnation(Rule):
+    """Fires when stuck from `stuck`, unless on a plateau."""
+
+    actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
+    stuck: Count = 5
+
+
+class ToolCycle(Rule):
+    """Fires on a cycle of calls; proposes compress too from saturation `compress_from`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
+    compress_from: Saturation | None = 0.5
+
+
+class ToolRepetition(Rule):
+    """Fires on a repetition score above `repetition`; compress as in `ToolCycle`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
+    repetition: Fraction = 0.7
+    compress_from: Saturation | None = 0.5
+
+
+class MildStagnation(Rule):
+    """Fires when stuck from `stuck` and not making progress."""
+
+    actions: tuple[PolicyAction, ...] = (Action.RETRY,)
+    stuck: Count = 1
+
+
+class ModerateStagnation(Rule):
+    """Fires when stuck from `stuck` at saturation from `saturation`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
+    stuck: Count = 3
+    saturation: Saturation = 0.5
+
+
+class SlowProgress(Rule):
+    """Fires on a trend in (0, `trend`), progress up to `progress`, stuck from `stuck`."""
+
+    actions: tuple[PolicyAction, ...] = (Action.RETRY,)
+    trend: Trend = 0.3
+    progress: Fraction = 0.5
+    stuck: Count = 1
+
+
+class Progressing(Rule):
+    """Fires when nothing was proposed, or the session makes progress.
+
+    With a `progress` threshold, progress above it at stuck 0 counts too. With `yields`, progress
+    does not count beside prolonged stagnation, a tool cycle or tool repetition.
+    """
+
+    actions: tuple[PolicyAction, ...] = (Action.CONTINUE,)
+    progress: Fraction | None = 0.5
+    yields: bool = True
+
+
+class Rules(Parameters):
+    """The sixteen rules; a rule's bit is its place here. The first six force, the rest propose."""
+
+    output_loop: OutputLoop = OutputLoop()
+    context_exhausted: ContextExhausted = ContextExhausted()
+    round_limit: RoundLimit = RoundLimit()
+    failure_wall: FailureWall = FailureWall()
+    true_stagnation: TrueStagnation = TrueStagnation()
+    bad_cycle: BadCycle = BadCycle()
+    context_high: ContextHigh = ContextHigh()
+    context_critical: ContextCritical = ContextCritical()
+    failure_chain: FailureChain = FailureChain()
+    prolonged_stagnation: ProlongedStagnation = ProlongedStagnation()
+    tool_cycle: ToolCycle = ToolCycle()
+    tool_repetition: ToolRepetition = ToolRepetition()
+    mild_stagnation: MildStagnation = MildStagnation()
+    moderate_stagnation: ModerateStagnation = ModerateStagnation()
+    slow_progress: SlowProgress = SlowProgress()
+    progressing: Progressing = Progressing()
+
+    @validator(mode="after")
+    def _forcing_rules_force_one_action(self) -> Self:
+        for place, name in enumerate(type(self).model_fields):
+            rule: Rule = getattr(self, name)
+            if place < _rules.FIRST_PROPOSING and len(rule.actions) != 1:
+                raise ValueError(f"{name} forces: its actions must be exactly one")
+            if len(set(rule.actions)) != len(rule.actions):
+                raise ValueError(f"{name}: an action stands twice in its actions")
+        return self
+
+
+class Bias(Parameters):
+    """What is added to an arm's draw, and the cold-start factor on it."""
+
+    redirect_repetition: Amount = 0.03
+    redirect_stuck: Amount = 0.04
+    retry_stuck: Amount = 0.02
+    retry_slow: Amount = 0.01
+    compress_saturation: Amount = 0.03
+    compress_stuck: Amount = 0.02
+    continue_progress: Amount = 0.02
+    continue_unstuck: Amount = 0.03
+    cold_start_factor: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 5.0
+    cold_start_updates: Annotated[int, Field(ge=0, le=255)] = 5
+
+
+class Feedback(Parameters):
+    """Reward of a round."""
+
+    round_cost: Fraction = 0.1
+    saturation_cost: Fraction = 0.2
+    saturation_from: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.8
+    failure_reward: Fraction = 0.3
+
+
+class Posterior(Parameters):
+    """Prior and decay of a pool, or of the private posteriors under a policy.
+
+    A pool decays once per `decay_every` closed sessions, a private posterior once per
+    `decay_every` updates. `decay_every=0` switches decay off.
+    """
+
+    alpha: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 2.0
+    beta: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 2.0
+    decay: PositiveFraction = 0.99
+    decay_every: Annotated[int, Field(ge=0, le=0xFFFF)] = 50
+    decay_target: Literal["prior"] | Annotated[float, Field(ge=1e-3, le=1e6)] = "prior"
+
+    def fill(self, record: np.void) -> None:
+        """Write these parameters into a packed ``Prior`` record."""
+        to_prior = self.decay_target == "prior"
+        record["alpha"] = self.alpha
+        record["beta"] = self.beta
+        record["target_alpha"] = self.alpha if to_prior else self.decay_target
+        record["target_beta"] = self.beta if to_prior else self.decay_target
+        record["decay"] = self.decay
+        record["decay_every"] = self.decay_every
+
+
+class Policy(Parameters):
+    """Parameters of a session's control loop; frozen.
+
+    ``Policy()`` is the `default` policy; ``Policy.preset("cellium")`` is the system this package
+    speeds up. Sections merge: ``Policy(rules={"output_loop": {"repeats": 4}})`` leaves the rest of
+    the rules as they are.
+
+    Raises
+    ------
+    PolicyError
+        An unknown name or a value out of range; the message names the field.
+
+    Examples
+    --------
+    >>> Policy().rules.context_high.saturation
+    0.75
+    >>> Policy.preset("cellium", tie_break="first").rules.context_high.saturation
+    0.5
+    """
+
+    ema_alpha: PositiveFraction = 0.3
+    empty_is_unproductive: bool = False
+    stale_is_unproductive: bool = True
+    match_results: bool = Field(
+        default=True, description="Repetition and cycles: equal calls have equal results too."
+    )
+    newest_run_only: bool = Field(
+        default=True, description="Repetition: only the run that ends at the newest call."
+    )
+    count_failures: Literal["calls", "rounds"] = "rounds"
+    frequent_tools: tuple[str, ...] = Field(default=(), max_length=_records.MAX_FREQUENT_TOOLS)
+    rules: Rules = Rules()
+    tie_break: Literal["thompson", "greedy", "first"] = "thompson"
+    bias: Bias = Bias()
+    feedback: Feedback = Feedback()
+    n_step: Annotated[int, Field(ge=1, le=_records.MAX_STEPS)] = 3
+    gamma: PositiveFraction = 1.0
+    credit: Literal["forward", "newest"] = Field(
+        default="forward",
+        description="n-step returns of each decision, or the last rewards to the newest one.",
+    )
+    update: Literal["both", "one_side"] = Field(
+        default="both", description="A return G adds to alpha and beta, or to one by G > 0.5."
+    )
+    learn_from: Literal["tiebreak", "all"] = "tiebreak"
+    posterior: Posterior = Posterior()
+
+    def __init__(self, **parameters: Any) -> None:
+        try:
+            super().__init__(**parameters)
+        except ValidationError as error:
+            raise PolicyError(_in_plain_words(error)) from None
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Policy:
+        """A shipped policy, ``"default"`` or ``"cellium"``, with some parameters changed.
+
+        Raises
+        ------
+        UnknownNameError
+            There is no such preset.
+        PolicyError
+            An override does not make sense.
+        """
+        if name not in PRESETS:
+            raise UnknownNameError("preset", name, PRESETS)
+        return cls(**_merged(PRESETS[name], overrides))
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Policy:
+        """Read a policy from a ``.toml``, ``.yaml``/``.yml`` or ``.json`` file.
+
+        The file holds the parameters that differ; a key ``preset`` names the policy they are laid
+        over (``default`` if left out).
+
+        Raises
+        ------
+        PolicyError
+            The file cannot be read, or does not make sense; the message names file and field.
+        """
+        path = Path(path)
+        try:
+            values = _parsers()[path.suffix.lower()](path.read_bytes())
+        except KeyError:
+            raise PolicyError(
+                f"{path}: wanted a .toml, .yaml or .json file, got {path.suffix or 'no ending'}"
+            ) from None
+        except OSError as error:
+            raise PolicyError(f"{path}: {error.strerror or error}") from None
+        except (ValueError, yaml.YAMLError) as error:
+            raise PolicyError(f"{path}: {error}") from None
+        if not isinstance(values, dict):
+            raise PolicyError(f"{path}: wanted a table of parameters, got {type(values).__name__}")
+        values = {str(name): value for name, value in values.items()}
+        try:
+            return cls.preset(str(values.pop("preset", "default")), **values)
+        except (PolicyError, UnknownNameError) as error:
+            raise PolicyError(f"{path}: {error}") from None
+
+    def replace(self, **overrides: Any) -> Policy:
+        """This policy with some parameters changed; sections merge.
+
+        >>> Policy().replace(feedback={"round_cost": 0.2}).feedback.round_cost
+        0.2
+        """
+        return type(self)(**_merged(self.model_dump(), overrides))
+
+    def record(self) -> np.ndarray:
+        """The packed record that kernels read: one row of dtype ``_records.POLICY``."""
+        from cellium_fast import _ingest
+
+        record = np.zeros(1, _records.POLICY)
+        row = record[0]
+        for name in ("ema_alpha", "empty_is_unproductive", "stale_is_unproductive",
+                     "match_results", "newest_run_only", "n_step", "gamma"):
+            row[name] = getattr(self, name)
+        row["count_failed_rounds"] = self.count_failures == "rounds"
+        row["frequent_tool_count"] = len(self.frequent_tools)
+        for place, tool in enumerate(self.frequent_tools):
+            row["frequent_tools"][place] = _records.mix(_ingest.hash_tool(tool))
+        row["tie_break"] = _records.TIE_BREAKS.index(self.tie_break)
+        row["backward_credit"] = self.credit == "newest"
+        row["threshold_update"] = self.update == "one_side"
+        row["learn_from_all"] = self.learn_from == "all"
+        for bit, name in enumerate(_rules.RULES):
+            _fill_rule(row, bit, name, getattr(self.rules, name))
+        for name, value in self.bias:
+            row[name if name.startswith("cold") else f"bias_{name}"] = value
+        for name, value in self.feedback:
+            row[name] = value
+        self.posterior.fill(row["prior"])
+        return record
+
+
+def _fill_rule(row: np.void, bit: int, name: str, rule: Rule) -> None:
+    row["rules_enabled"] |= np.uint32(rule.enabled << bit)
+    row["rules_alone"] |= np.uint32(rule.alone << bit)
+    row["rule_actions"][bit] = mask_of(rule.actions)
+    for parameter, value in rule:
+        if parameter not in Rule.model_fields:
+            row[f"{name}_{parameter}"] = math.inf if value is None else value
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes` laid over `base`, section by section."""
+    merged = dict(base)
+    for name, value in changes.items():
+        if isinstance(value, BaseModel):
+            value = value.model_dump()
+        old = merged.get(name)
+        both = isinstance(value, Mapping) and isinstance(old, Mapping)
+        merged[name] = _merged(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _in_plain_words(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        field = ".".join(str(part) for part in problem["loc"]) or "policy"
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{field}: there is no such parameter")
+        else:
+            wanted = problem["msg"].removeprefix("Value error, ").replace("Input should be", "wanted")
+            lines.append(f"{field}: {wanted}, got {problem['input']!r:.80}")
+    return "; ".join(lines)
+
+
+def _parsers() -> dict[str, Any]:
+    return {
+        ".toml": lambda text: tomllib.loads(text.decode()),
+        ".yaml": yaml.safe_load,
+        ".yml": yaml.safe_load,
+        ".json": orjson.loads,
+    }
+
+
+# What differs from the default policy.
+CELLIUM: dict[str, Any] = {
+    "empty_is_unproductive": True,
+    "stale_is_unproductive": False,
+    "match_results": False,
+    "newest_run_only": False,
+    "count_failures": "calls",
+    "rules": {
+        "round_limit": {"enabled": False},
+        "true_stagnation": {"trend": -0.3},
+        "context_high": {"saturation": 0.5},
+        "context_critical": {"actions": ("redirect",), "alone": False},
+        "tool_cycle": {"compress_from": None},
+        "tool_repetition": {"compress_from": None},
+        "moderate_stagnation": {"enabled": False},
+        "slow_progress": {"enabled": False},
+        "progressing": {"progress": None, "yields": False},
+    },
+    "feedback": {"failure_reward": 0.0},
+    "credit": "newest",
+    "update": "one_side",
+    "posterior": {"decay_target": 1.0},
+}
+PRESETS: dict[str, dict[str, Any]] = {"default": {}, "cellium": CELLIUM}

@@ -1,0 +1,120 @@
+"""`Session`: the handle of one agent run under control."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from cellium_fast.decision import Decision, Setting
+from cellium_fast.rounds import Round
+
+if TYPE_CHECKING:
+    from cellium_fast.fleet import Fleet
+
+
+class Session:
+    """One agent run; opened by `Fleet.session`.
+
+    As a context manager it closes itself, without an outcome, on an exception too; call `close`
+    with the outcome before if you know it.
+
+    Examples
+    --------
+    >>> from cellium_fast import Fleet, Round, ToolCall
+    >>> with Fleet(seed=7).session("ticket-4711", tools=["search", "read"]) as session:
+    ...     for _ in range(6):
+    ...         decision = session.step(Round([ToolCall("search", {"q": "x"}, "nothing new")]))
+    ...     session.close(success=False)
+    >>> str(decision.action)
+    'redirect'
+    """
+
+    __slots__ = ("_decision", "_fleet", "_id", "_name", "_setting", "_tools", "_used")
+
+    def __init__(
+        self, fleet: Fleet, session_id: int, name: str, tools: tuple[str, ...], setting: Setting
+    ) -> None:
+        self._fleet = fleet
+        self._id = session_id
+        self._name = name
+        self._tools = tools
+        self._used: frozenset[str] = frozenset()
+        self._setting = Setting(setting.policy, setting.names, tools)
+        self._decision = fleet._opening_of(session_id, self._setting)
+
+    def step(self, round: Round) -> Decision:
+        """One round in, one decision out.
+
+        Raises
+        ------
+        SessionError
+            The session is closed.
+        InputError
+            The round holds a value of a wrong kind; the message names it. Nothing was stepped.
+        """
+        setting = self._setting_after(round) if self._tools else self._setting
+        decision = self._fleet._step_one(self._id, round, setting)
+        self._setting = setting
+        self._decision = decision
+        return decision
+
+    def user_message(self) -> None:
+        """A real user message arrived: a new task begins, see `Fleet.user_message`."""
+        self._fleet.user_message([self._id])
+        self._decision = self._fleet._opening_of(self._id, self._setting)
+
+    def compacted(self) -> None:
+        """The context was compacted, see `Fleet.compacted`."""
+        self._fleet.compacted([self._id])
+
+    def close(self, success: bool | None = None) -> None:
+        """Close the session, with its outcome if you know it; raises SessionError if closed."""
+        self._fleet.close([self._id], None if success is None else [success])
+
+    @property
+    def id(self) -> int:
+        """The id for `Fleet.step` and its like."""
+        return self._id
+
+    @property
+    def name(self) -> str:
+        """The name it was opened with."""
+        return self._name
+
+    @property
+    def decision(self) -> Decision:
+        """The newest decision made by `step`; continue at the opening and after a user message."""
+        return self._decision
+
+    @property
+    def prompt(self) -> str:
+        """The newest decision's constraint for the system prompt; empty while all is well."""
+        return self._decision.prompt
+
+    @property
+    def done(self) -> bool:
+        """Whether terminate was decided (also by `Fleet.step`), and no user message came since."""
+        return bool(self._fleet.done([self._id])[0])
+
+    def _setting_after(self, round: Round) -> Setting:
+        used = self._used.union(
+            call.tool for call in round.calls if call.tool in self._tools
+        ) if isinstance(round, Round) else self._used
+        if used == self._used:
+            return self._setting
+        self._used = used
+        return Setting(self._setting.policy, self._setting.names, self._tools, used)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._fleet._is_open(self._id):
+            self.close()
+
+    def __repr__(self) -> str:
+        state = repr(self._decision) if self._fleet._is_open(self._id) else "closed"
+        return f"<Session {self._name or self._id}: {state}>"

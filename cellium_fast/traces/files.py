@@ -1,0 +1,207 @@
+"""From paths to JSON values: which files to read, and the records in them, broken ones included."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cellium_fast.traces.reader import Record
+from cellium_fast.traces.runs import Problem
+
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj")
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NOT_JSON = (
+    (b"PK\x03\x04", "a zip archive (Inspect AI .eval logs are such); not supported"),
+    (b"\x1f\x8b", "compressed with gzip; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it first"),
+    (b"\xff\xfe", "UTF-16 text; convert it to UTF-8"),
+    (b"\xfe\xff", "UTF-16 text; convert it to UTF-8"),
+)
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+_WHITE_SPACE = re.compile(r"[ \t\r\n]*")
+_BAD_UTF8 = "bytes that are not UTF-8 were replaced by U+FFFD"
+_TOO_DEEP = "nested too deeply"
+
+
+def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Return the files to read: those named, and those with a known suffix below directories.
+
+    Directories are walked in sorted order; hidden files and directories in them are skipped,
+    links to directories are not followed. A path that does not exist is returned as it is, so
+    that reading it says so. Each file is returned once.
+    """
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not os.path.isdir(path):
+            found[path] = None
+            continue
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(names):
+                if not name.startswith(".") and name.lower().endswith(SUFFIXES):
+                    found[Path(folder, name)] = None
+    return list(found)
+
+
+def read_records(path: Path) -> Iterator[Record | Problem]:
+    """Yield the JSON values of a file, in order, and a problem for each part that is none.
+
+    JSON Lines are told from one JSON value by content: the first line is a value of its own and
+    more follows. They are read line by line, split at line feeds only: the other line ends of
+    Unicode may stand unescaped in a JSON text. An unreadable file is a problem, too.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from _records(path, file)
+    except OSError as error:
+        yield Problem(path, None, f"cannot be read: {error.strerror or error}")
+
+
+def _records(path: Path, lines: Iterator[bytes]) -> Iterator[Record | Problem]:
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    number, line = next(numbered, (0, b""))
+    for start, why in _NOT_JSON:
+        if line.startswith(start):
+            yield Problem(path, None, why)
+            return
+    line = line.removeprefix(_BYTE_ORDER_MARK)
+    if number == 0 or not line.strip():
+        number, line = next(numbered, (0, b""))
+    if number == 0:
+        yield Problem(path, None, "empty: no runs in it")
+        return
+
+    value, fault = parse(line)
+    if not _has_value(fault):
+        # The line feeds before the first line keep the line numbers of parse errors right.
+        rest = b"\n" * (number - 1) + line + b"".join(lines)
+        yield from _whole_file(path, rest)
+        return
+    second = next(numbered, None)
+    if second is None:
+        if fault is not None:
+            yield Problem(path, number, fault)
+        yield Record(value)
+        return
+    yield from _found(path, number, value, fault)
+    for number, line in chain((second,), numbered):
+        yield from _found(path, number, *parse(line))
+
+
+def _found(path: Path, line: int, value: Any, fault: str | None) -> Iterator[Record | Problem]:
+    if fault is not None:
+        yield Problem(path, line, fault)
+    if _has_value(fault):
+        yield Record(value, line)
+
+
+def _whole_file(path: Path, data: bytes) -> Iterator[Record | Problem]:
+    value, fault = parse(data)
+    if _has_value(fault):
+        if fault is not None:
+            yield Problem(path, None, fault)
+        yield Record(value)
+        return
+    assert fault is not None
+    lines = data.split(b"\n")
+    if any(map(_is_line_of_json, lines)):
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield from _found(path, number, *parse(line))
+        return
+    text = data.decode("utf-8", "replace")
+    part, end = _complete_part(text)
+    line_number = text.count("\n", 0, end) + 1
+    if not part:
+        yield Problem(path, line_number, fault)
+        return
+    yield Problem(path, line_number, f"{fault}; what is complete before it was read")
+    yield Record(part, partial=True)
+
+
+def _is_line_of_json(line: bytes) -> bool:
+    # Inside an indented JSON value no line but an empty container starts at the margin and is
+    # complete: a full container there marks JSON Lines whose first line is broken.
+    if not line.startswith((b"{", b"[")):
+        return False
+    value, fault = parse(line)
+    return bool(value) and _has_value(fault)
+
+
+def _has_value(fault: str | None) -> bool:
+    return fault is None or fault == _BAD_UTF8
+
+
+def parse(data: bytes) -> tuple[Any, str | None]:
+    """Return the JSON value in the bytes and what was wrong with them, if anything.
+
+    What orjson refuses but is often met is accepted: NaN and Infinity, escapes of lone
+    surrogates (replaced by U+FFFD, as no UTF-8 text can hold them) and bytes that are not
+    UTF-8 (replaced as well; the value is returned beside the fault).
+    """
+    try:
+        return orjson.loads(data), None
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        text, fault = data.decode("utf-8"), None
+    except UnicodeDecodeError:
+        text, fault = data.decode("utf-8", "replace"), _BAD_UTF8
+    try:
+        return _without_surrogates(json.loads(text)), fault
+    except json.JSONDecodeError as error:
+        return None, f"not JSON: {error.msg} (column {error.colno})"
+    except ValueError as error:
+        return None, f"not JSON: {error}"
+    except RecursionError:
+        return None, _TOO_DEEP
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _LONE_SURROGATES.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def _complete_part(text: str) -> tuple[Any, int]:
+    """Return the complete members of a list or object that breaks off, and where it does."""
+    start = _after_white_space(text, 0)
+    part: list[Any] | dict[str, Any] = {} if text.startswith("{", start) else []
+    closing = "}" if isinstance(part, dict) else "]"
+    scan = json.JSONDecoder().raw_decode
+    position = start + 1
+    try:
+        while not text.startswith(closing, _after_white_space(text, position)):
+            value, end = scan(text, _after_white_space(text, position))
+            if isinstance(part, dict):
+                key, end = value, _after_white_space(text, end)
+                if not isinstance(key, str) or not text.startswith(":", end):
+                    break
+                value, end = scan(text, _after_white_space(text, end + 1))
+                part[key] = _without_surrogates(value)
+            else:
+                part.append(_without_surrogates(value))
+            position = _after_white_space(text, end)
+            if not text.startswith(",", position):
+                break
+            position += 1
+    except (ValueError, RecursionError):
+        pass
+    return part, position
+
+
+def _after_white_space(text: str, position: int) -> int:
+    match = _WHITE_SPACE.match(text, position)
+    return match.end() if match else position

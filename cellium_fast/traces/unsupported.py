@@ -1,0 +1,197 @@
+"""Formats that are known but not read yet, so that a user is told which, and why nothing is shown.
+
+Each is told by what only it has. Some resemble chat messages closely enough to be misread as
+them, so these are asked before the chat reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_FOREIGN_ROLES = frozenset({"ai", "human", "model", "bot", "gpt", "toolResult", "tool_result"})
+_FOREIGN_PARTS = frozenset({"tool_use", "tool_result", "toolCall", "tool-call", "tool-result"})
+_RESPONSES_ITEMS = frozenset({"function_call", "function_call_output", "reasoning"})
+_CODING_SESSION = frozenset({"session", "session_meta", "response_item", "message"})
+_MESSAGE_LISTS = ("messages", "traj", "history", "conversation", "conversations", "trajectory")
+
+
+def unsupported_format(value: Any) -> tuple[str, str] | None:
+    """Return the name of the format of a record and the reason it is not read, if known."""
+    for name, reason, is_format in _FORMATS:
+        if is_format(value):
+            return name, reason
+    return None
+
+
+def _keys(*names: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(name in value for name in names)
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the messages or events in a record, as far as they are objects.
+
+    They are the entries of a list, in an object or not; of a list of runs, those of the first;
+    or the record itself.
+    """
+    if isinstance(value, list) and value and isinstance(value[0], list | dict):
+        value = _inner_list(value[0]) or value
+    elif isinstance(value, dict):
+        value = _inner_list(value) or [value]
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))
+
+
+def _inner_list(value: list[Any] | dict[str, Any]) -> list[Any] | None:
+    if isinstance(value, list):
+        return value
+    lists = (value.get(name) for name in _MESSAGE_LISTS)
+    return next((items for items in lists if isinstance(items, list)), None)
+
+
+def _any_object(test: Callable[[dict[str, Any]], bool]) -> Callable[[Any], bool]:
+    return lambda value: any(map(test, _objects(value)))
+
+
+def _has_text(item: dict[str, Any], name: str) -> bool:
+    return isinstance(item.get(name), str)
+
+
+def _is_openhands_event(item: dict[str, Any]) -> bool:
+    if "role" in item:
+        return False
+    return (_has_text(item, "action") or _has_text(item, "observation")) and (
+        "args" in item or "extras" in item or "source" in item or "content" in item
+    )
+
+
+def _is_inspect_message(item: dict[str, Any]) -> bool:
+    return any(_has_text(call, "function") for call in _tool_calls(item))
+
+
+def _has_flat_calls(item: dict[str, Any]) -> bool:
+    return any(_has_text(call, "name") and "function" not in call for call in _tool_calls(item))
+
+
+def _tool_calls(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    calls = item.get("tool_calls")
+    if isinstance(calls, list):
+        yield from (call for call in calls if isinstance(call, dict))
+
+
+def has_foreign_parts(content: Any) -> bool:
+    """Whether the content of a message is a list with tool calls or results in it."""
+    return isinstance(content, list) and any(
+        isinstance(part, dict)
+        and isinstance(part.get("type"), str)
+        and part["type"] in _FOREIGN_PARTS
+        for part in content
+    )
+
+
+def _has_foreign_content(item: dict[str, Any]) -> bool:
+    return has_foreign_parts(item.get("content"))
+
+
+def _is_coding_session(value: Any) -> bool:
+    """Whether the record is a line of pi-mono, Codex or Claude Code: a typed entry of a session."""
+    if not isinstance(value, dict) or "role" in value:
+        return False
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        return False
+    if kind in _CODING_SESSION and ("timestamp" in value or "payload" in value):
+        return True
+    return "sessionId" in value or (
+        kind in ("user", "assistant") and isinstance(value.get("message"), dict)
+    )
+
+
+def _is_mini_swe_agent(value: Any) -> bool:
+    if isinstance(value, dict):
+        version = value.get("trajectory_format")
+        if isinstance(version, str) and version.startswith("mini-swe-agent"):
+            return True
+    return any(
+        item.get("role") == "user"
+        and isinstance(item.get("content"), str)
+        and item["content"].startswith("<returncode>")
+        for item in _objects(value)
+    )
+
+
+def _is_action_history(value: Any) -> bool:
+    """Whether a SWE-agent history holds actions as text only, without tool calls."""
+    has_actions = False
+    for item in _objects(value):
+        if item.get("tool_calls"):
+            return False
+        has_actions = has_actions or ("message_type" in item and _has_text(item, "action"))
+    return has_actions
+
+
+def _has_foreign_role(item: dict[str, Any]) -> bool:
+    role = item.get("role")
+    return isinstance(role, str) and role in _FOREIGN_ROLES
+
+
+def _is_inspect(value: Any) -> bool:
+    if isinstance(value, dict) and ("plan" in value or "samples" in value) and "eval" in value:
+        return True
+    return _keys("messages", "epoch")(value) or any(map(_is_inspect_message, _objects(value)))
+
+
+def _is_responses_item(item: dict[str, Any]) -> bool:
+    return "role" not in item and _has_text(item, "type") and item["type"] in _RESPONSES_ITEMS
+
+
+def _is_turn_of_from_and_value(item: dict[str, Any]) -> bool:
+    return "from" in item and "value" in item
+
+
+_FORMATS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("otlp", "OpenTelemetry spans (OTLP JSON) are not read yet", _keys("resourceSpans")),
+    ("inspect", "Inspect AI logs are not read yet", _is_inspect),
+    ("tau2-bench", "tau2-bench simulations are not read yet", _keys("simulations")),
+    ("openhands", "OpenHands events are not read yet", _any_object(_is_openhands_event)),
+    (
+        "mini-swe-agent",
+        "its commands stand in fenced blocks of text, which are not read yet",
+        _is_mini_swe_agent,
+    ),
+    (
+        "swe-agent history",
+        "a SWE-agent history without trajectory and tool calls is not read",
+        _is_action_history,
+    ),
+    (
+        "coding agent session",
+        "session entries of pi-mono, Codex or Claude Code are not read yet",
+        _is_coding_session,
+    ),
+    (
+        "openai responses",
+        "items of the OpenAI Responses API are not read yet, only chat messages",
+        _any_object(_is_responses_item),
+    ),
+    (
+        "content-block messages",
+        "tool calls among the blocks of a content (Anthropic and alike) are not read yet",
+        _any_object(_has_foreign_content),
+    ),
+    (
+        "flat tool calls",
+        "tool calls without a `function` object (LangChain and alike) are not read yet",
+        _any_object(_has_flat_calls),
+    ),
+    (
+        "foreign roles",
+        "messages with other roles than OpenAI's (ai, human, model, ...) are not read yet",
+        _any_object(_has_foreign_role),
+    ),
+    (
+        "from/value conversations",
+        "conversations of `from` and `value` (ShareGPT) are not read yet",
+        _any_object(_is_turn_of_from_and_value),
+    ),
+)

@@ -1,0 +1,232 @@
+# Stage 1, feature extraction: what one session's round says. Formulas: docs/semantics.md,
+# "Features".
+
+from libc.math cimport fabs, isnan, rint
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint8_t
+from libc.string cimport memmove
+from records cimport (
+    HISTORY, RUN_WINDOW, SIZES, WINDOW,
+    Features, Policy, Round, Session,
+    clip, mix,
+)
+cimport window
+
+
+cdef inline double ema(double value, double state, double alpha) noexcept nogil:
+    return alpha * value + (1.0 - alpha) * state
+
+
+cdef inline double decimal(float value) noexcept nogil:
+    # A float32 holds seven digits: read it as the decimal that the caller wrote, so that a
+    # given 0.7 meets the threshold 0.7.
+    return rint(<double>value * 1e7) / 1e7
+
+
+cdef inline double context_ratio(const Session* session) noexcept nogil:
+    # -1 = unknown
+    if session.context_limit <= 0 or session.context_tokens < 0:
+        return -1.0
+    return <double>session.context_tokens / <double>session.context_limit
+
+
+cdef inline void push_output(Session* session, const Round* round) noexcept nogil:
+    cdef uint32_t output = mix(round.text)
+    if output == 0:
+        return
+    if session.output_count and output == session.output:
+        session.output_run = <uint8_t>min(session.output_run + 1, RUN_WINDOW)
+    else:
+        session.output_run = 1
+    session.output = output
+    session.output_count = <uint8_t>min(session.output_count + 1, RUN_WINDOW)
+
+
+cdef inline double growth(const Session* session, int count) noexcept nogil:
+    # Relative growth of the result sizes over the last `count` calls, [0, 1], 0.5 = none.
+    cdef double first, last
+    count = min(count, min(session.window_count, SIZES))
+    if count < 2:
+        return 0.5
+    last = session.size[0]
+    first = session.size[count - 1]
+    return clip((last - first) / max(first, 1.0), -1.0, 1.0) / 2.0 + 0.5
+
+
+cdef inline double quality(double error_rate, double empty_rate, double grown) noexcept nogil:
+    return 0.4 * (1.0 - error_rate) + 0.3 * (1.0 - empty_rate) + 0.3 * grown
+
+
+cdef inline double recent_quality(const Session* session, int count) noexcept nogil:
+    count = min(count, session.window_count)
+    return quality(
+        window.share(session.error_bits, count),
+        window.share(session.empty_bits, count),
+        growth(session, count),
+    )
+
+
+cdef inline double computed_progress(const Session* session, const Policy* policy) noexcept nogil:
+    cdef int count = min(4, session.window_count)
+    cdef int length, newest
+    cdef uint32_t unproductive
+    cdef double diversity, repetition
+    if count == 0:
+        return 0.0
+    unproductive = window.unproductive_bits(session, policy, count)
+    diversity = window.distinct_tools(session, count) / <double>count
+    repetition = window.repetition(session, policy, count, &length, &newest)
+    return clip(
+        0.3 * recent_quality(session, count)
+        + 0.3 * (1.0 - window.share(unproductive, count))
+        + 0.15 * (1.0 - window.share(session.empty_bits, count))
+        + 0.15 * max(diversity - repetition / 2.0, 0.0)
+        + (0.0 if unproductive & 1 else 0.1)
+        - 0.1 * repetition,
+        0.0, 1.0,
+    )
+
+
+cdef inline void push_progress(Session* session, double progress) noexcept nogil:
+    memmove(&session.history[1], &session.history[0], (HISTORY - 1) * sizeof(float))
+    session.history[0] = <float>progress
+    if session.history_count < HISTORY:
+        session.history_count += 1
+    session.progress = progress
+
+
+cdef inline double r_squared(const float* newest_first, int count) noexcept nogil:
+    # R^2 of the least-squares line through equally spaced values.
+    cdef double mean = 0.0
+    cdef double middle = (count - 1) / 2.0
+    cdef double along = 0.0, across = 0.0, covariance = 0.0
+    cdef double x, y
+    cdef int i
+    if count < 3:
+        return 0.0
+    for i in range(count):
+        mean += newest_first[i]
+    mean /= count
+    for i in range(count):
+        x = i - middle
+        y = newest_first[i] - mean
+        along += x * x
+        across += y * y
+        covariance += x * y
+    # Scores are kept in single precision: what is below its rounding is no variance.
+    if across < 1e-12:
+        return 0.0
+    return min(covariance * covariance / (along * across), 1.0)
+
+
+cdef inline void update_stuck(
+    Session* session, const Policy* policy, double difference
+) noexcept nogil:
+    cdef int count = min(3, session.window_count)
+    cdef uint32_t unproductive
+    cdef int failures = 0
+    cdef bint productive, same
+    cdef double recent
+    if count == 0:
+        productive = same = False
+        recent = 0.0
+    else:
+        unproductive = window.unproductive_bits(session, policy, count)
+        productive = not unproductive & 1
+        recent = recent_quality(session, count)
+        same = count == 3 and window.equal_at(session.signature, NULL, 3, 1) == 3
+        while failures < count and unproductive >> failures & 1:
+            failures += 1
+    if count and (
+        difference < -0.03
+        or failures >= 2
+        or (difference < 0.05 and not productive and recent < 0.6 and same)
+    ):
+        if session.stuck < 0xFFFF:
+            session.stuck += 1
+    elif difference > 0.08 or (productive and recent >= 0.6):
+        session.stuck = 0
+    elif session.stuck > 0 and difference > 0:
+        session.stuck -= 1
+
+
+cdef inline bint is_plateau(const Features* features) noexcept nogil:
+    return (
+        fabs(features.progress_trend) < 0.03
+        and fabs(features.progress_trend_raw) < 0.05
+        and 0 < features.stuck_iterations < 5
+        and features.result_quality >= 0.55
+        and features.error_rate < 0.5
+        and features.trend_confidence < 0.6
+    )
+
+
+cdef inline void describe_context(const Session* session, Features* features) noexcept nogil:
+    cdef double ratio = context_ratio(session)
+    features.context_known = ratio >= 0.0
+    features.context_ratio = max(ratio, 0.0)
+    features.context_saturation = min(features.context_ratio, 1.0)
+    features.round = session.round
+    if session.round_limit == 0:
+        features.rounds_left = -1
+    else:
+        features.rounds_left = <int32_t>min(
+            max(<int64_t>session.round_limit - session.round, <int64_t>0),
+            <int64_t>0x7FFFFFFF,
+        )
+
+
+cdef inline void describe_evidence(
+    const Session* session, Features* features, int newest_of_run
+) noexcept nogil:
+    cdef int i
+    features.run_tool = session.tool[newest_of_run] if features.run_length else 0
+    features.error_result = 0
+    for i in range(session.window_count):
+        if session.error_bits >> i & 1:
+            features.error_result = session.result[i]
+            break
+    for i in range(3):
+        features.recent_tools[i] = session.tool[i] if i < session.window_count else 0
+
+
+cdef inline void extract(
+    Session* session, const Policy* policy, const Round* round, Features* features
+) noexcept nogil:
+    cdef int length, newest
+    cdef double progress, difference, calls
+    push_output(session, round)
+    window.push_calls(session, round)
+
+    progress = (
+        computed_progress(session, policy) if isnan(round.progress) else decimal(round.progress)
+    )
+    difference = progress - session.progress
+    session.trend = ema(difference, session.trend, policy.ema_alpha)
+    push_progress(session, progress)
+    update_stuck(session, policy, difference)
+
+    features.progress_score = progress
+    features.progress_trend = session.trend
+    features.progress_trend_raw = difference
+    features.trend_confidence = r_squared(session.history, session.history_count)
+    features.stuck_iterations = session.stuck
+    features.repetition_score = window.repetition(
+        session, policy, RUN_WINDOW, &length, &newest
+    )
+    features.run_length = <uint8_t>length
+    features.cycle = window.cycle_length(session, policy)
+    calls = session.calls
+    features.error_rate = session.errors / calls if session.calls else 0.0
+    features.empty_rate = session.empties / calls if session.calls else 0.0
+    features.result_quality = (
+        quality(features.error_rate, features.empty_rate, growth(session, SIZES))
+        if session.calls else 0.0
+    )
+    features.output_repeats = session.output_run if session.output_count >= 2 else 0
+    features.failures_in_row = <uint8_t>window.failures_in_row(session, policy)
+    describe_context(session, features)
+    features.plateau = is_plateau(features)
+    features.making_progress = (
+        features.progress_trend > 0.03 or features.progress_score >= 0.7 or features.plateau
+    )
+    describe_evidence(session, features, newest)

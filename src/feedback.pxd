@@ -1,0 +1,81 @@
+# Stage 4, execute and feedback: what a decision leaves behind, and what the round that followed
+# it is worth. Formulas: docs/semantics.md, "Feedback".
+
+from libc.math cimport isnan
+from libc.stdint cimport uint8_t, uint16_t
+from libc.string cimport memmove
+from records cimport (
+    CALL_ERROR, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT, SESSION_DONE, TERMINATE,
+    Policy, Round, Session,
+    clip,
+)
+from features cimport context_ratio, decimal
+cimport window
+
+
+cdef inline void user_message(Session* session) noexcept nogil:
+    # A real user message opens a new task: evidence starts anew, totals and learning stay.
+    window.clear(session)
+    session.stuck = 0
+    session.trend = 0.0
+    session.progress = 0.0
+    session.history[0] = 0.0
+    session.history_count = 1
+    session.output = 0
+    session.output_count = 0
+    session.output_run = 0
+    session.flags &= ~<uint8_t>SESSION_DONE
+
+
+cdef inline void begin_round(Session* session, const Round* round) noexcept nogil:
+    if round.event == EVENT_USER_MESSAGE:
+        user_message(session)
+    if session.round < 0xFFFFFFFFu:
+        session.round += 1
+    if round.context_limit >= 0:
+        session.context_limit = round.context_limit
+    if round.context_tokens >= 0:
+        session.context_tokens = round.context_tokens
+
+
+cdef inline bint succeeded(const Round* round) noexcept nogil:
+    if round.success >= 0:
+        return round.success != 0
+    return round.calls == 0 or not round.flags or not round.flags[round.calls - 1] & CALL_ERROR
+
+
+cdef inline double success_reward(const Session* session, const Policy* policy) noexcept nogil:
+    cdef double ratio = context_ratio(session)
+    cdef double reward = 1.0
+    if session.round_limit:
+        reward -= policy.round_cost * session.round / session.round_limit
+    if ratio > policy.saturation_from:
+        reward -= (
+            policy.saturation_cost * (ratio - policy.saturation_from)
+            / (1.0 - policy.saturation_from)
+        )
+    return reward
+
+
+cdef inline float reward(
+    const Session* session, const Policy* policy, const Round* round
+) noexcept nogil:
+    # In [0, 1]; of this round, as the outcome of the session's newest decision.
+    if not isnan(round.reward):
+        return round.reward
+    if succeeded(round):
+        return <float>clip(success_reward(session, policy), 0.0, 1.0)
+    return <float>(policy.failure_reward * (1.0 - min(session.decision_stuck / 5.0, 1.0)))
+
+
+cdef inline void execute(
+    Session* session, const Policy* policy, int action, uint8_t candidates
+) noexcept nogil:
+    cdef bint learns = policy.learn_from_all or candidates & (candidates - 1)
+    memmove(&session.pending[1], &session.pending[0], MAX_STEPS - 1)
+    session.pending[0] = <uint8_t>action if learns else NOT_LEARNING
+    session.decision_stuck = session.stuck
+    if action == REDIRECT:
+        session.stuck = 0
+    elif action == TERMINATE:
+        session.flags |= SESSION_DONE

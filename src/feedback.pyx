@@ -1,0 +1,42 @@
+# cython: language_level=3
+"""Loops over the formulas of feedback.pxd."""
+
+from libc.stdint cimport int64_t
+from records cimport Batch, Round, Session, read_round
+cimport feedback
+
+
+def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
+    """Open the round of the sessions [start, stop) of a batch and reward it."""
+    cdef const Batch* batch = <const Batch*> batch_address
+    cdef Session* session
+    cdef Round round
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(start, stop):
+            session = &batch.sessions[batch.slots[i]]
+            round = read_round(batch, i)
+            feedback.begin_round(session, &round)
+            batch.reward[i] = feedback.reward(session, &batch.policies[session.policy], &round)
+
+
+def execute(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
+    """Leave the decisions of the sessions [start, stop) of a batch in their records."""
+    cdef const Batch* batch = <const Batch*> batch_address
+    cdef Session* session
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(start, stop):
+            session = &batch.sessions[batch.slots[i]]
+            feedback.execute(
+                session, &batch.policies[session.policy], batch.action[i], batch.candidates[i]
+            )
+
+
+def user_message(size_t batch_address, Py_ssize_t count):
+    """A real user message reached the first `count` sessions of a batch."""
+    cdef const Batch* batch = <const Batch*> batch_address
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(count):
+            feedback.user_message(&batch.sessions[batch.slots[i]])

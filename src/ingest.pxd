@@ -1,0 +1,12 @@
+# Python objects to packed records: what one tool call and one round become.
+
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
+
+
+# One tool call, packed; the columns of a RoundBatch hold these fields.
+ctypedef struct CallRecord:
+    uint64_t tool           # hash of the name
+    uint64_t signature      # hash of the name and the canonical arguments
+    uint64_t result         # hash of the result text, masked for an error
+    uint32_t size           # characters of the result text
+    uint8_t flags

@@ -1,0 +1,371 @@
+# cython: language_level=3
+"""Packing `Round` and `ToolCall` objects: hashing, flags, and the checks of their values.
+
+Hashes are XXH3 (64 bits) of the texts that cellium_fast.stable_text makes.
+"""
+
+from libc.math cimport NAN, isinf, isnan
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from records cimport CALL_EMPTY, CALL_ERROR, EVENT_NONE, Round
+from ingest cimport CallRecord
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from cellium_fast.errors import InputError
+from cellium_fast.rounds import Round as RoundObject
+from cellium_fast.rounds import ToolCall
+from cellium_fast.stable_text import canonical, canonical_arguments, encode, mask_volatile
+
+cdef enum:
+    MAX_CACHED_TOOLS = 10_000
+    ERROR_TEXT_KEPT = 200
+
+cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
+
+
+cdef uint64_t hash_bytes(bytes text):
+    # 0 stands for "none".
+    cdef uint64_t digest = xxh3_64_intdigest(text)
+    return digest if digest != 0 else 1
+
+
+def hash_tool(str name):
+    """Hash of a tool name, as in the column ``call_tool``."""
+    return hash_bytes(encode(name))
+
+
+def hash_signature(str tool, arguments):
+    """Hash of a tool name and its canonical arguments, as in ``call_signature``."""
+    return hash_bytes(encode(tool) + b"\0" + canonical_arguments(arguments))
+
+
+def hash_text(text):
+    """Hash of a model's output text, as in ``text``: 0 for None and blank text."""
+    if text is None:
+        return 0
+    stripped = plain(text).strip()
+    return hash_bytes(encode(stripped)) if stripped else 0
+
+
+cdef str plain(value):
+    # A subclass of str as the text it holds.
+    return value if type(value) is str else str.__str__(value)
+
+
+cdef bint is_true(value):
+    try:
+        return bool(value)
+    except Exception:  # an array, say: something is there
+        return True
+
+
+cdef bint is_blank(value):
+    if value is None:
+        return True
+    if isinstance(value, str):
+        return not value or value.isspace()
+    try:
+        return len(value) == 0
+    except TypeError:  # a number, or another thing without a length
+        return False
+
+
+cdef bint is_empty(result):
+    if isinstance(result, Mapping) and len(result):
+        present = [result[key] for key in PAYLOAD_KEYS if key in result]
+        return len(present) > 0 and all([is_blank(value) for value in present])
+    return is_blank(result)
+
+
+cdef bint is_error(call) except -1:
+    error = call.error
+    result = call.result
+    if error is None:
+        if not isinstance(result, Mapping):
+            return False
+        return bool(
+            is_true(result.get("error"))
+            or (isinstance(result.get("status"), str) and result["status"] == "error")
+            or is_true(result.get("is_error"))
+            or result.get("success") is False
+        )
+    if isinstance(error, str):
+        return len(error) > 0
+    if isinstance(error, (bool, np.bool_)):
+        return bool(error)
+    raise InputError(f"error: wanted a bool, a text or None, got {type(error).__name__}")
+
+
+cdef str result_text(call, bint failed):
+    result = call.result
+    if isinstance(result, str):
+        return plain(result)
+    if result is None:
+        return plain(call.error) if failed and isinstance(call.error, str) else ""
+    return canonical(result).decode("utf-8", "surrogatepass")
+
+
+cdef uint64_t signature_of(call, str tool) except? 0:
+    signature = call.signature
+    if signature is None:
+        return hash_signature(tool, call.arguments)
+    if isinstance(signature, (int, np.integer)) and not isinstance(signature, bool):
+        if not 0 <= signature < 1 << 64:
+            raise InputError(
+                f"signature: wanted an integer in [0, 2**64) or any other value, got {signature}"
+            )
+        return signature
+    return hash_bytes(canonical(signature))
+
+
+cdef int64_t tokens_of(value, str name) except -2:
+    # -1: not told
+    cdef double number
+    if value is None:
+        return -1
+    try:
+        number = value
+    except (TypeError, OverflowError):
+        raise InputError(
+            f"{name}: wanted a number of tokens below 2**63, got {value!r:.80}"
+        ) from None
+    if isnan(number) or number < 0:
+        return -1
+    if number >= 9.2e18:
+        raise InputError(f"{name}: wanted a number of tokens below 2**63, got {value!r:.80}")
+    return int(value)
+
+
+cdef int64_t limit_of(value) except -2:
+    # A limit of zero or less is an unknown limit; not a number is not told.
+    if value is None:
+        return -1
+    if isinstance(value, (int, float)) and value <= 0:
+        return 0
+    return tokens_of(value, "context_limit")
+
+
+cdef float fraction_of(value, str name) except? -1:
+    cdef double number
+    if value is None:
+        return NAN
+    try:
+        number = value
+    except (TypeError, OverflowError):
+        raise InputError(f"{name}: wanted a number in [0, 1], got {value!r:.80}") from None
+    if not 0.0 <= number <= 1.0:
+        raise InputError(f"{name}: wanted a number in [0, 1] or None, got {value!r:.80}")
+    return <float> number
+
+
+cdef int8_t outcome_of(value) except -2:
+    if value is None:
+        return -1
+    if isinstance(value, (bool, np.bool_)):
+        return 1 if value else 0
+    raise InputError(f"success: wanted True, False or None, got {value!r:.80}")
+
+
+cdef class Packer:
+    """Packs rounds one at a time into buffers that it owns and uses again.
+
+    `new_tools` and `new_errors` collect texts by their hash; whoever packs empties them.
+    """
+
+    cdef dict tool_hashes
+    cdef readonly dict new_tools
+    cdef readonly dict new_errors
+    cdef Round round
+    cdef uint64_t* tool
+    cdef uint64_t* signature
+    cdef uint64_t* result
+    cdef uint32_t* size
+    cdef uint8_t* flags
+    cdef Py_ssize_t capacity
+    cdef readonly size_t address
+
+    def __cinit__(self):
+        self.tool_hashes = {}
+        self.new_tools = {}
+        self.new_errors = {}
+        self.address = <size_t> &self.round
+
+    def __dealloc__(self):
+        free(self.tool)
+        free(self.signature)
+        free(self.result)
+        free(self.size)
+        free(self.flags)
+
+    cdef int reserve(self, Py_ssize_t calls) except -1:
+        cdef Py_ssize_t capacity = max(calls, 16)
+        if calls <= self.capacity:
+            return 0
+        self.tool = <uint64_t*> grown(self.tool, capacity * sizeof(uint64_t))
+        self.signature = <uint64_t*> grown(self.signature, capacity * sizeof(uint64_t))
+        self.result = <uint64_t*> grown(self.result, capacity * sizeof(uint64_t))
+        self.size = <uint32_t*> grown(self.size, capacity * sizeof(uint32_t))
+        self.flags = <uint8_t*> grown(self.flags, capacity)
+        self.capacity = capacity
+        return 0
+
+    cdef uint64_t tool_hash(self, str tool) except? 0:
+        cached = self.tool_hashes.get(tool)
+        if cached is not None:
+            return cached
+        digest = hash_bytes(encode(tool))
+        if len(self.tool_hashes) >= MAX_CACHED_TOOLS:
+            self.tool_hashes.clear()
+        self.tool_hashes[tool] = digest
+        self.new_tools[digest] = tool
+        return digest
+
+    cdef int pack_call(self, call, CallRecord* record) except -1:
+        cdef bint failed
+        cdef str tool, text
+        if not isinstance(call, ToolCall):
+            raise InputError(f"wanted a ToolCall, got {type(call).__name__}")
+        if not isinstance(call.tool, str):
+            raise InputError(f"tool: wanted a name, got {call.tool!r:.80}")
+        tool = plain(call.tool)
+        failed = is_error(call)
+        text = result_text(call, failed)
+        record.tool = self.tool_hash(tool)
+        record.signature = signature_of(call, tool)
+        record.size = <uint32_t> min(len(text), <Py_ssize_t> 0xFFFFFFFFu)
+        record.flags = 0
+        if failed:
+            record.flags = CALL_ERROR
+            record.result = hash_bytes(encode(mask_volatile(text)))
+            self.new_errors[record.result] = text[:ERROR_TEXT_KEPT]
+        else:
+            record.result = hash_bytes(encode(text))
+            if is_empty(call.result):
+                record.flags = CALL_EMPTY
+        return 0
+
+    cdef Py_ssize_t count_calls(self, round) except -1:
+        if not isinstance(round, RoundObject):
+            raise InputError(f"round: wanted a Round, got {type(round).__name__}")
+        if isinstance(round.calls, (str, bytes)) or not isinstance(round.calls, Sequence):
+            raise InputError(
+                f"calls: wanted a sequence of ToolCall, got {type(round.calls).__name__}"
+            )
+        return len(round.calls)
+
+    cdef int pack_scalars(self, round, Round* packed) except -1:
+        if round.text is not None and not isinstance(round.text, str):
+            raise InputError(f"text: wanted a text or None, got {type(round.text).__name__}")
+        packed.text = hash_text(round.text)
+        packed.context_tokens = tokens_of(round.context_tokens, "context_tokens")
+        packed.context_limit = limit_of(round.context_limit)
+        packed.progress = fraction_of(round.progress, "progress")
+        packed.reward = fraction_of(round.reward, "reward")
+        packed.success = outcome_of(round.success)
+        packed.event = EVENT_NONE
+        return 0
+
+    def pack(self, round):
+        """Pack one round; the packed form stands at `address` until the next call."""
+        cdef Py_ssize_t calls = self.count_calls(round)
+        cdef CallRecord record
+        cdef Py_ssize_t k
+        self.reserve(calls)
+        for k in range(calls):
+            try:
+                self.pack_call(round.calls[k], &record)
+            except InputError as error:
+                raise InputError(f"calls[{k}]: {error}") from None
+            self.tool[k] = record.tool
+            self.signature[k] = record.signature
+            self.result[k] = record.result
+            self.size[k] = record.size
+            self.flags[k] = record.flags
+        self.pack_scalars(round, &self.round)
+        self.round.calls = calls
+        self.round.tool = self.tool
+        self.round.signature = self.signature
+        self.round.result = self.result
+        self.round.size = self.size
+        self.round.flags = self.flags
+
+    def pack_columns(self, rounds):
+        """Pack a sequence of rounds into the columns of a `RoundBatch`, by name."""
+        cdef Py_ssize_t total = 0
+        cdef Py_ssize_t count = len(rounds)
+        cdef Py_ssize_t i, k = 0
+        cdef Round packed
+        cdef CallRecord record
+        offsets = np.zeros(count + 1, np.int64)
+        cdef int64_t[::1] call_offsets = offsets
+        for i in range(count):
+            try:
+                total += self.count_calls(rounds[i])
+            except InputError as error:
+                raise InputError(f"rounds[{i}]: {error}") from None
+            call_offsets[i + 1] = total
+        columns = empty_columns(count, total)
+        columns["call_offsets"] = offsets
+        cdef uint64_t[::1] tool = columns["call_tool"]
+        cdef uint64_t[::1] signature = columns["call_signature"]
+        cdef uint64_t[::1] result = columns["call_result"]
+        cdef uint8_t[::1] flags = columns["call_flags"]
+        cdef uint32_t[::1] size = columns["call_size"]
+        cdef uint64_t[::1] text = columns["text"]
+        cdef int64_t[::1] context_tokens = columns["context_tokens"]
+        cdef int64_t[::1] context_limit = columns["context_limit"]
+        cdef float[::1] progress = columns["progress"]
+        cdef float[::1] reward = columns["reward"]
+        cdef int8_t[::1] success = columns["success"]
+        for i in range(count):
+            try:
+                self.pack_scalars(rounds[i], &packed)
+                for call in rounds[i].calls:
+                    if k == call_offsets[i + 1]:
+                        raise InputError("calls: changed while they were read")
+                    self.pack_call(call, &record)
+                    tool[k] = record.tool
+                    signature[k] = record.signature
+                    result[k] = record.result
+                    flags[k] = record.flags
+                    size[k] = record.size
+                    k += 1
+                if k != call_offsets[i + 1]:
+                    raise InputError("calls: changed while they were read")
+            except InputError as error:
+                raise InputError(f"rounds[{i}]: {error}") from None
+            text[i] = packed.text
+            context_tokens[i] = packed.context_tokens
+            context_limit[i] = packed.context_limit
+            progress[i] = packed.progress
+            reward[i] = packed.reward
+            success[i] = packed.success
+        return columns
+
+
+cdef void* grown(void* memory, size_t size) except NULL:
+    memory = realloc(memory, size)
+    if memory == NULL:
+        raise MemoryError
+    return memory
+
+
+def empty_columns(Py_ssize_t rounds, Py_ssize_t calls):
+    """Uninitialised columns of a `RoundBatch`, all but ``call_offsets`` and ``event``."""
+    return {
+        "call_tool": np.empty(calls, np.uint64),
+        "call_signature": np.empty(calls, np.uint64),
+        "call_result": np.empty(calls, np.uint64),
+        "call_flags": np.empty(calls, np.uint8),
+        "call_size": np.empty(calls, np.uint32),
+        "text": np.empty(rounds, np.uint64),
+        "context_tokens": np.empty(rounds, np.int64),
+        "context_limit": np.empty(rounds, np.int64),
+        "progress": np.empty(rounds, np.float32),
+        "reward": np.empty(rounds, np.float32),
+        "success": np.empty(rounds, np.int8),
+    }

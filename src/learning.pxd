@@ -1,0 +1,170 @@
+# Stage 5, learning: n-step returns of the pending decisions, the Beta update, decay.
+# n-step returns: Sutton and Barto, "Reinforcement Learning", 2nd ed., section 7.1.
+# Formulas: docs/semantics.md, "Learning".
+
+from libc.math cimport rint
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memmove
+from records cimport (
+    ARMS, MAX_STEPS, NOT_LEARNING, SESSION_PRIVATE,
+    Increment, Policy, Pool, Prior, Session,
+)
+from features cimport decimal
+
+
+cdef inline double weighted_return(
+    const double* rewards, int count, double gamma
+) noexcept nogil:
+    # sum(gamma**k * rewards[k]) / sum(gamma**k), oldest reward first; count > 0
+    cdef double total = 0.0, weights = 0.0, weight = 1.0
+    cdef int k
+    for k in range(count):
+        total += weight * rewards[k]
+        weights += weight
+        weight *= gamma
+    return total / weights
+
+
+cdef inline double recent_return(
+    const Session* session, int newest, int count, double gamma
+) noexcept nogil:
+    # Return over the `count` rewards that end `newest` places before the newest one.
+    cdef double rewards[MAX_STEPS]
+    cdef int k
+    for k in range(count):
+        rewards[k] = decimal(session.reward[newest + count - 1 - k])
+    return weighted_return(rewards, count, gamma)
+
+
+cdef inline double decayed(double value, double factor, double target) noexcept nogil:
+    return target + factor * (value - target)
+
+
+cdef inline void decay_pool(Pool* pool) noexcept nogil:
+    cdef int i
+    for i in range(ARMS):
+        pool.alpha[i] = decayed(pool.alpha[i], pool.prior.decay, pool.prior.target_alpha)
+        pool.beta[i] = decayed(pool.beta[i], pool.prior.decay, pool.prior.target_beta)
+
+
+cdef inline void decay_private(Session* session, const Prior* prior) noexcept nogil:
+    cdef int i
+    for i in range(ARMS):
+        session.alpha[i] = <float>decayed(session.alpha[i], prior.decay, prior.target_alpha)
+        session.beta[i] = <float>decayed(session.beta[i], prior.decay, prior.target_beta)
+
+
+# What a return adds to an arm.
+ctypedef struct Gain:
+    double alpha
+    double beta
+
+
+cdef inline Gain gain_of(const Policy* policy, double returned) noexcept nogil:
+    cdef Gain gain
+    gain.alpha = returned
+    gain.beta = 1.0 - returned
+    if policy.threshold_update:
+        if returned > 0.5:
+            gain.beta = 0.0
+        else:
+            gain.alpha = 0.0
+    return gain
+
+
+cdef inline void learn_privately(
+    Session* session, const Prior* prior, int action, Gain gain
+) noexcept nogil:
+    session.alpha[action] += <float>gain.alpha
+    session.beta[action] += <float>gain.beta
+    if session.updates[action] < 0xFF:
+        session.updates[action] += 1
+    session.updates_since_decay += 1
+    if prior.decay_every and session.updates_since_decay >= prior.decay_every:
+        session.updates_since_decay = 0
+        decay_private(session, prior)
+
+
+cdef inline void learn_in_pool(Increment* increment, Gain gain) noexcept nogil:
+    increment.alpha += <int64_t>rint(gain.alpha * 4294967296.0)
+    increment.beta += <int64_t>rint(gain.beta * 4294967296.0)
+    increment.updates += 1
+
+
+cdef inline void credit(
+    Session* session, const Policy* policy, Increment* increments, int decision, double returned
+) noexcept nogil:
+    # Give a return to the decision taken `decision` places before the newest one.
+    cdef int action = session.pending[decision]
+    cdef Gain gain
+    if action == NOT_LEARNING:
+        return
+    gain = gain_of(policy, returned)
+    if session.flags & SESSION_PRIVATE:
+        learn_privately(session, &policy.prior, action, gain)
+    else:
+        learn_in_pool(&increments[session.pool * ARMS + action], gain)
+
+
+cdef inline void push_reward(Session* session, float reward) noexcept nogil:
+    memmove(&session.reward[1], &session.reward[0], (MAX_STEPS - 1) * sizeof(float))
+    session.reward[0] = reward
+    if session.reward_count < MAX_STEPS:
+        session.reward_count += 1
+
+
+cdef inline void learn(
+    Session* session, const Policy* policy, Increment* increments, float reward
+) noexcept nogil:
+    # Take the newest decision's first reward; credit the decision whose return it completes.
+    cdef int n = policy.n_step
+    push_reward(session, reward)
+    if policy.backward_credit:
+        n = min(n, session.reward_count)
+        credit(session, policy, increments, 0, recent_return(session, 0, n, 1.0))
+    elif session.reward_count >= n:
+        credit(session, policy, increments, n - 1, recent_return(session, 0, n, policy.gamma))
+
+
+cdef inline void finish(
+    Session* session, const Policy* policy, Increment* increments, int outcome
+) noexcept nogil:
+    # Credit what is pending with the rewards that exist and the outcome (1, 0; -1 = not told).
+    cdef int known = 0 if outcome < 0 else 1
+    cdef int age, rewards
+    if known:
+        push_reward(session, <float>outcome)
+    if policy.backward_credit:
+        if known:
+            rewards = min(<int>policy.n_step, session.reward_count)
+            credit(session, policy, increments, 0, recent_return(session, 0, rewards, 1.0))
+        return
+    for age in range(<int>policy.n_step - 1, -1, -1):
+        # Decision `age` has seen `age` rewards, and the outcome as one more.
+        rewards = age + known
+        if rewards and rewards <= session.reward_count:
+            credit(
+                session, policy, increments, age,
+                recent_return(session, 0, rewards, policy.gamma),
+            )
+
+
+cdef inline void apply_increments(Pool* pool, Increment* increments) noexcept nogil:
+    # Add what one call learned, and clear it.
+    cdef int i
+    for i in range(ARMS):
+        pool.alpha[i] += increments[i].alpha / 4294967296.0
+        pool.beta[i] += increments[i].beta / 4294967296.0
+        pool.updates[i] += <uint64_t>increments[i].updates
+        increments[i].alpha = 0
+        increments[i].beta = 0
+        increments[i].updates = 0
+
+
+cdef inline void close_sessions(Pool* pool, uint64_t count) noexcept nogil:
+    cdef uint64_t before, k
+    before = pool.closed
+    pool.closed += count
+    if pool.prior.decay_every:
+        for k in range(pool.closed // pool.prior.decay_every - before // pool.prior.decay_every):
+            decay_pool(pool)

@@ -1,0 +1,318 @@
+# The packed records, each declared once. NumPy dtypes are derived from these structs in
+# records.pyx; every kernel and every Python accessor reads them through those dtypes.
+#
+# a) A record belongs to ONE session. Kernels take pointers to arrays of records.
+# b) Index 0 of a window or history array is the newest entry; bit 0 of a bit history likewise.
+# c) Counters saturate at the top of their type instead of wrapping.
+# d) Formulas compute in double. A float field is a value that reaches users as float32 anyway
+#    (rewards) or that only feeds a statistic (progress history, private posterior).
+
+from libc.stdint cimport (
+    int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+)
+
+cdef enum:
+    WINDOW = 12     # calls kept
+    RUN_WINDOW = 10     # calls searched for runs and failures in a row
+    HISTORY = 10    # progress scores kept
+    SIZES = 5       # result sizes kept
+    ARMS = 5        # actions
+    MAX_STEPS = 4   # longest n-step return
+    RULES = 16
+    MAX_FREQUENT_TOOLS = 16
+    NOT_LEARNING = 255      # pending decision that no return is credited to
+
+# Actions, in the order of their codes.
+cdef enum:
+    CONTINUE
+    RETRY
+    REDIRECT
+    COMPRESS
+    TERMINATE
+
+# Flags of a call.
+cdef enum:
+    CALL_ERROR = 1
+    CALL_EMPTY = 2
+
+# Flags of a session.
+cdef enum:
+    SESSION_OPEN = 1
+    SESSION_DONE = 2        # a terminate was decided
+    SESSION_PRIVATE = 4     # owns its posterior
+
+# What happened just before a round.
+cdef enum:
+    EVENT_NONE
+    EVENT_USER_MESSAGE
+    EVENT_COMPACTION
+
+# Policy.tie_break
+cdef enum:
+    THOMPSON
+    GREEDY
+    FIRST
+
+# What a random number is drawn for; part of the Philox counter. 0..4 are the arms.
+cdef enum:
+    PURPOSE_ARM = 0
+
+
+# Prior and decay of one posterior.
+ctypedef struct Prior:
+    double alpha            # Beta(alpha, beta) at the start, > 0
+    double beta
+    double target_alpha     # decay moves the posterior towards this
+    double target_beta
+    double decay            # factor in (0, 1] kept of the distance to the target
+    uint32_t decay_every    # closed sessions (pool) or updates (private); 0 = never
+
+
+# Posterior shared by the sessions of a pool.
+ctypedef struct Pool:
+    double alpha[ARMS]
+    double beta[ARMS]
+    uint64_t updates[ARMS]
+    uint64_t closed         # sessions closed so far
+    Prior prior
+
+
+# What one call adds to one arm of a pool: integers, so that the sum has no order.
+ctypedef struct Increment:
+    int64_t alpha           # in units of 2**-32
+    int64_t beta            # in units of 2**-32
+    int64_t updates
+
+
+# One row of parameters. Names are those of cellium_fast.policy.Policy; a threshold of rule R
+# is called R_<name>.
+ctypedef struct Policy:
+    # features
+    double ema_alpha                    # (0, 1]
+    uint8_t empty_is_unproductive
+    uint8_t stale_is_unproductive
+    uint8_t match_results               # equal calls have equal results too
+    uint8_t newest_run_only             # repetition: the run that ends at the newest call
+    uint8_t count_failed_rounds         # failures in a row: rounds instead of calls
+    uint8_t frequent_tool_count
+    uint32_t frequent_tools[MAX_FREQUENT_TOOLS]     # mixed hashes
+    # rules
+    uint32_t rules_enabled              # bit = rule
+    uint32_t rules_alone                # bit = rule: its actions replace every other proposal
+    uint8_t rule_actions[RULES]         # masks of actions
+    double output_loop_repeats
+    double context_exhausted_saturation
+    double failure_wall_failures
+    double failure_wall_trend
+    double failure_wall_stuck
+    double true_stagnation_stuck
+    double true_stagnation_pause_from   # stuck in [from, to) does not count
+    double true_stagnation_pause_to
+    double true_stagnation_trend
+    double true_stagnation_confidence
+    double bad_cycle_quality
+    double bad_cycle_stuck
+    double context_high_saturation
+    double context_critical_saturation
+    double failure_chain_failures
+    double prolonged_stagnation_stuck
+    double tool_cycle_compress_from     # saturation from which compress is proposed as well
+    double tool_repetition_repetition
+    double tool_repetition_compress_from
+    double mild_stagnation_stuck
+    double moderate_stagnation_stuck
+    double moderate_stagnation_saturation
+    double slow_progress_trend
+    double slow_progress_progress
+    double slow_progress_stuck
+    double progressing_progress         # with stuck = 0
+    uint8_t progressing_yields          # not beside stagnation, cycle or repetition
+    # bandit
+    uint8_t tie_break
+    double bias_redirect_repetition
+    double bias_redirect_stuck
+    double bias_retry_stuck
+    double bias_retry_slow
+    double bias_compress_saturation
+    double bias_compress_stuck
+    double bias_continue_progress
+    double bias_continue_unstuck
+    double cold_start_factor
+    uint32_t cold_start_updates
+    # feedback
+    double round_cost
+    double saturation_cost
+    double saturation_from              # [0, 1)
+    double failure_reward
+    # learning
+    uint32_t n_step                     # 1..MAX_STEPS
+    double gamma                        # (0, 1]
+    uint8_t backward_credit             # mean of the last n rewards, to the newest decision
+    uint8_t threshold_update            # G > 0.5 raises alpha only, else beta only
+    uint8_t learn_from_all
+    Prior prior                         # of private posteriors
+
+
+ctypedef struct Session:
+    uint64_t uid                # number in opening order: part of every random number's counter
+    int64_t context_limit       # tokens; <= 0 unknown
+    int64_t context_tokens      # tokens; -1 never told
+    double trend                # EMA of the progress differences
+    double progress             # newest progress score
+    float history[HISTORY]      # progress scores
+    uint32_t signature[WINDOW]  # mixed hashes of tool and arguments
+    uint32_t result[WINDOW]     # mixed hashes of result texts
+    uint32_t tool[WINDOW]       # mixed hashes of tool names
+    uint32_t size[SIZES]        # characters of result text
+    uint32_t output             # mixed hash of the newest output text
+    float reward[MAX_STEPS]     # rewards of the last rounds
+    float alpha[ARMS]           # private posterior
+    float beta[ARMS]
+    uint32_t generation         # times this slot was opened
+    uint32_t round              # rounds so far
+    uint32_t round_limit        # 0 = none
+    uint32_t calls              # whole session
+    uint32_t errors             # whole session
+    uint32_t empties            # whole session
+    uint16_t error_bits
+    uint16_t empty_bits
+    uint16_t policy             # row of the fleet's policies
+    uint16_t pool               # row of the fleet's pools
+    uint16_t stuck              # stuck iterations
+    uint16_t decision_stuck     # as the newest decision saw it
+    uint16_t updates_since_decay    # of the private posterior
+    uint8_t flags
+    uint8_t window_count        # calls in the window
+    uint8_t history_count       # scores in the history, the opening 0.0 included
+    uint8_t output_count        # outputs seen, capped at RUN_WINDOW
+    uint8_t output_run          # equal outputs up to the newest, capped at RUN_WINDOW
+    uint8_t failed_rounds       # rounds in a row whose calls all failed, capped at RUN_WINDOW
+    uint8_t reward_count        # rewards kept
+    uint8_t pending[MAX_STEPS]  # actions of the last decisions, or NOT_LEARNING
+    uint8_t updates[ARMS]       # of the private posterior
+
+
+# What the rules see, and users too. All names are documented in docs/semantics.md.
+ctypedef struct Features:
+    double progress_score       # [0, 1]
+    double progress_trend       # [-1, 1]
+    double progress_trend_raw   # [-1, 1]
+    double trend_confidence     # [0, 1]
+    double context_saturation   # [0, 1], 0 if unknown
+    double context_ratio        # tokens / limit, not clipped; the rules use this
+    double repetition_score     # [0, 1]
+    double error_rate           # [0, 1]
+    double empty_rate           # [0, 1]
+    double result_quality       # [0, 1]
+    uint32_t round              # of this decision, from 1; 0 before the first round
+    int32_t rounds_left         # -1 without a round limit
+    uint32_t stuck_iterations
+    uint32_t run_tool           # evidence: mixed hash of the repeated tool, 0 = none
+    uint32_t error_result       # evidence: mixed hash of the newest error in the window, 0 = none
+    uint32_t recent_tools[3]    # evidence: the newest calls' tools, newest first
+    uint8_t run_length          # longest run of equal calls that repetition_score rests on
+    uint8_t cycle               # 0, 2 or 3
+    uint8_t output_repeats      # 0..10
+    uint8_t failures_in_row     # 0..10
+    uint8_t context_known       # flag
+    uint8_t plateau             # flag
+    uint8_t making_progress     # flag
+
+
+# The packed input of one session's round; arrays are the round's calls, oldest first.
+ctypedef struct Round:
+    Py_ssize_t calls
+    const uint64_t* tool
+    const uint64_t* signature
+    const uint64_t* result      # NULL = not given
+    const uint8_t* flags        # NULL = not given
+    const uint32_t* size        # NULL = not given
+    uint64_t text               # 0 = none
+    int64_t context_tokens      # -1 = not told
+    int64_t context_limit       # -1 = not told
+    float progress              # NaN = not given
+    float reward                # NaN = not given
+    int8_t success              # -1 = not given
+    uint8_t event
+
+
+# A fleet's memory and, during a batch step, the columns in and out. NULL column = not given.
+ctypedef struct Batch:
+    Session* sessions
+    const Policy* policies
+    Pool* pools
+    uint64_t key                # the fleet's seed
+    const int64_t* slots        # row of each session of the batch
+    const int64_t* call_offsets
+    const uint64_t* call_tool
+    const uint64_t* call_signature
+    const uint64_t* call_result
+    const uint8_t* call_flags
+    const uint32_t* call_size
+    const uint64_t* text
+    const int64_t* context_tokens
+    const int64_t* context_limit
+    const float* progress
+    const float* reward_given
+    const int8_t* success
+    const uint8_t* event
+    uint8_t* action             # out, and so on to the end
+    uint8_t* candidates         # masks
+    uint32_t* rules             # masks
+    uint8_t* tiebreak
+    float* reward
+    Features* features
+    double* draws               # (N, ARMS), NaN where nothing was drawn
+    double* bias                # (N, ARMS), NaN for what was no candidate
+
+
+cdef inline uint32_t mix(uint64_t value) noexcept nogil:
+    # The finaliser of MurmurHash3 (Appleby, public domain): 64 bits of hash down to 32.
+    # 0 stands for "none" and stays 0; nothing else becomes 0.
+    if value == 0:
+        return 0
+    value ^= value >> 33
+    value *= <uint64_t>0xFF51AFD7ED558CCD
+    value ^= value >> 33
+    value *= <uint64_t>0xC4CEB9FE1A85EC53
+    value ^= value >> 33
+    value &= 0xFFFFFFFFu
+    return <uint32_t>value if value != 0 else 1
+
+
+cdef inline int count_bits(uint32_t bits) noexcept nogil:
+    bits = bits - ((bits >> 1) & 0x55555555u)
+    bits = (bits & 0x33333333u) + ((bits >> 2) & 0x33333333u)
+    return <int>((((bits + (bits >> 4)) & 0x0F0F0F0Fu) * 0x01010101u) >> 24)
+
+
+cdef inline double clip(double value, double low, double high) noexcept nogil:
+    return low if value < low else high if value > high else value
+
+
+cdef inline uint32_t add_saturating(uint32_t value, uint64_t more) noexcept nogil:
+    cdef uint64_t total = value + more
+    return <uint32_t>total if total < 0xFFFFFFFFu else 0xFFFFFFFFu
+
+
+cdef inline Round read_round(const Batch* batch, Py_ssize_t i) noexcept nogil:
+    cdef Round round
+    cdef int64_t first = batch.call_offsets[i] if batch.call_offsets else 0
+    round.calls = batch.call_offsets[i + 1] - first if batch.call_offsets else 0
+    round.tool = batch.call_tool + first if batch.call_tool else NULL
+    round.signature = batch.call_signature + first if batch.call_signature else NULL
+    round.result = batch.call_result + first if batch.call_result else NULL
+    round.flags = batch.call_flags + first if batch.call_flags else NULL
+    round.size = batch.call_size + first if batch.call_size else NULL
+    round.text = batch.text[i] if batch.text else 0
+    round.context_tokens = batch.context_tokens[i] if batch.context_tokens else -1
+    round.context_limit = batch.context_limit[i] if batch.context_limit else -1
+    round.progress = batch.progress[i] if batch.progress else NOT_GIVEN
+    round.reward = batch.reward_given[i] if batch.reward_given else NOT_GIVEN
+    round.success = batch.success[i] if batch.success else -1
+    round.event = batch.event[i] if batch.event else EVENT_NONE
+    return round
+
+
+cdef extern from "math.h" nogil:
+    const float NOT_GIVEN "NAN"

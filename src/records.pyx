@@ -1,0 +1,126 @@
+# cython: language_level=3
+"""The packed records as NumPy dtypes, and the table of addresses that kernels read.
+
+The dtypes are taken from the C structs of records.pxd by viewing one record as an array, so they
+cannot drift from what the kernels read.
+"""
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+import numpy as np
+
+cimport records
+
+ACTIONS = ("continue", "retry", "redirect", "compress", "terminate")
+MAX_STEPS = records.MAX_STEPS
+MAX_FREQUENT_TOOLS = records.MAX_FREQUENT_TOOLS
+RUN_WINDOW = records.RUN_WINDOW
+CALL_ERROR = records.CALL_ERROR
+CALL_EMPTY = records.CALL_EMPTY
+SESSION_OPEN = records.SESSION_OPEN
+SESSION_DONE = records.SESSION_DONE
+EVENT_USER_MESSAGE = records.EVENT_USER_MESSAGE
+EVENT_COMPACTION = records.EVENT_COMPACTION
+TIE_BREAKS = ("thompson", "greedy", "first")
+
+
+cdef dtype_with_flags(dtype, flags):
+    # C has one type for small numbers and for flags; users see the flags as booleans.
+    formats = [np.dtype(bool) if name in flags else dtype.fields[name][0] for name in dtype.names]
+    offsets = [dtype.fields[name][1] for name in dtype.names]
+    return np.dtype({
+        "names": dtype.names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize,
+    })
+
+
+cdef make_dtypes():
+    cdef records.Session session
+    cdef records.Policy policy
+    cdef records.Pool pool
+    cdef records.Increment increment
+    cdef records.Features features
+    return (
+        np.asarray(<records.Session[:1]> &session).dtype,
+        np.asarray(<records.Policy[:1]> &policy).dtype,
+        np.asarray(<records.Pool[:1]> &pool).dtype,
+        np.asarray(<records.Increment[:1]> &increment).dtype,
+        dtype_with_flags(
+            np.asarray(<records.Features[:1]> &features).dtype,
+            {"context_known", "plateau", "making_progress"},
+        ),
+    )
+
+
+SESSION, POLICY, POOL, INCREMENT, FEATURES = make_dtypes()
+
+
+def mix(uint64_t value):
+    """Mix a 64-bit hash down to the 32 bits a record keeps; 0 only from 0."""
+    return records.mix(value)
+
+
+cdef class Batch:
+    """Addresses of a fleet's memory and of one step's columns, for the kernels.
+
+    Every argument is a C-contiguous array of the dtype its column has in records.pxd, or None
+    for a column that is not given. The arrays are kept alive; nothing is checked here.
+    """
+
+    cdef records.Batch batch
+    cdef list kept
+    cdef readonly size_t address
+
+    def __cinit__(self):
+        self.kept = []
+        self.address = <size_t> &self.batch
+
+    cdef size_t where(self, array) except? 0:
+        cdef Py_buffer view
+        if array is None:
+            return 0
+        PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+        self.kept.append(array)
+        address = <size_t> view.buf
+        PyBuffer_Release(&view)
+        return address
+
+    def set_memory(self, *, sessions, policies, pools, uint64_t key):
+        self.batch.sessions = <records.Session*> self.where(sessions)
+        self.batch.policies = <const records.Policy*> self.where(policies)
+        self.batch.pools = <records.Pool*> self.where(pools)
+        self.batch.key = key
+
+    def set_input(
+        self, *, slots, call_offsets=None, call_tool=None, call_signature=None, call_result=None,
+        call_flags=None, call_size=None, text=None, context_tokens=None, context_limit=None,
+        progress=None, reward=None, success=None, event=None,
+    ):
+        self.batch.slots = <const int64_t*> self.where(slots)
+        self.batch.call_offsets = <const int64_t*> self.where(call_offsets)
+        self.batch.call_tool = <const uint64_t*> self.where(call_tool)
+        self.batch.call_signature = <const uint64_t*> self.where(call_signature)
+        self.batch.call_result = <const uint64_t*> self.where(call_result)
+        self.batch.call_flags = <const uint8_t*> self.where(call_flags)
+        self.batch.call_size = <const uint32_t*> self.where(call_size)
+        self.batch.text = <const uint64_t*> self.where(text)
+        self.batch.context_tokens = <const int64_t*> self.where(context_tokens)
+        self.batch.context_limit = <const int64_t*> self.where(context_limit)
+        self.batch.progress = <const float*> self.where(progress)
+        self.batch.reward_given = <const float*> self.where(reward)
+        self.batch.success = <const int8_t*> self.where(success)
+        self.batch.event = <const uint8_t*> self.where(event)
+
+    def set_output(
+        self, *, action, candidates, rules, tiebreak, reward, features, draws, bias,
+    ):
+        self.batch.action = <uint8_t*> self.where(action)
+        self.batch.candidates = <uint8_t*> self.where(candidates)
+        self.batch.rules = <uint32_t*> self.where(rules)
+        self.batch.tiebreak = <uint8_t*> self.where(tiebreak)
+        self.batch.reward = <float*> self.where(reward)
+        self.batch.features = <records.Features*> self.where(features)
+        self.batch.draws = <double*> self.where(draws)
+        self.batch.bias = <double*> self.where(bias)

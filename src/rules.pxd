@@ -1,0 +1,137 @@
+# Stage 2, rule evaluation: features of one session to a set of candidate actions.
+#
+# A rule's bit is its row in the table of docs/semantics.md, "Rules". Bits below FIRST_PROPOSING
+# force their action, in order; the others propose theirs. Every rule that fires is recorded.
+
+from libc.stdint cimport uint8_t, uint32_t
+from records cimport CONTINUE, COMPRESS, RULES, Features, Policy
+
+cdef enum:
+    OUTPUT_LOOP
+    CONTEXT_EXHAUSTED
+    ROUND_LIMIT
+    FAILURE_WALL
+    TRUE_STAGNATION
+    BAD_CYCLE
+    CONTEXT_HIGH
+    CONTEXT_CRITICAL
+    FAILURE_CHAIN
+    PROLONGED_STAGNATION
+    TOOL_CYCLE
+    TOOL_REPETITION
+    MILD_STAGNATION
+    MODERATE_STAGNATION
+    SLOW_PROGRESS
+    PROGRESSING
+    FIRST_PROPOSING = CONTEXT_HIGH
+
+
+cdef inline uint32_t fired_if(bint condition, int rule) noexcept nogil:
+    return <uint32_t>condition << rule
+
+
+cdef inline uint32_t forcing_rules(const Features* f, const Policy* p) noexcept nogil:
+    cdef double stuck = f.stuck_iterations
+    cdef bint paused = p.true_stagnation_pause_from <= stuck < p.true_stagnation_pause_to
+    return (
+        fired_if(f.output_repeats >= p.output_loop_repeats, OUTPUT_LOOP)
+        | fired_if(
+            f.context_known and f.context_ratio >= p.context_exhausted_saturation,
+            CONTEXT_EXHAUSTED,
+        )
+        | fired_if(f.rounds_left == 0, ROUND_LIMIT)
+        | fired_if(
+            f.failures_in_row >= p.failure_wall_failures
+            and (f.progress_trend < p.failure_wall_trend or stuck >= p.failure_wall_stuck),
+            FAILURE_WALL,
+        )
+        | fired_if(
+            stuck >= p.true_stagnation_stuck and not paused and not f.plateau
+            and f.progress_trend < p.true_stagnation_trend
+            and f.trend_confidence > p.true_stagnation_confidence,
+            TRUE_STAGNATION,
+        )
+        | fired_if(
+            f.cycle and f.result_quality < p.bad_cycle_quality
+            and (f.progress_trend < 0 or stuck >= p.bad_cycle_stuck),
+            BAD_CYCLE,
+        )
+    )
+
+
+cdef inline uint32_t proposing_rules(const Features* f, const Policy* p) noexcept nogil:
+    cdef double stuck = f.stuck_iterations
+    cdef bint known = f.context_known
+    return (
+        fired_if(known and f.context_ratio >= p.context_high_saturation, CONTEXT_HIGH)
+        | fired_if(known and f.context_ratio >= p.context_critical_saturation, CONTEXT_CRITICAL)
+        | fired_if(f.failures_in_row >= p.failure_chain_failures, FAILURE_CHAIN)
+        | fired_if(stuck >= p.prolonged_stagnation_stuck and not f.plateau, PROLONGED_STAGNATION)
+        | fired_if(f.cycle, TOOL_CYCLE)
+        | fired_if(f.repetition_score > p.tool_repetition_repetition, TOOL_REPETITION)
+        | fired_if(stuck >= p.mild_stagnation_stuck and not f.making_progress, MILD_STAGNATION)
+        | fired_if(
+            stuck >= p.moderate_stagnation_stuck
+            and known and f.context_ratio >= p.moderate_stagnation_saturation,
+            MODERATE_STAGNATION,
+        )
+        | fired_if(
+            0 < f.progress_trend < p.slow_progress_trend
+            and f.progress_score <= p.slow_progress_progress
+            and stuck >= p.slow_progress_stuck,
+            SLOW_PROGRESS,
+        )
+    )
+
+
+cdef inline bint is_progressing(
+    const Features* f, const Policy* p, uint32_t fired, uint8_t proposed
+) noexcept nogil:
+    cdef uint32_t loops = (
+        1 << PROLONGED_STAGNATION | 1 << TOOL_CYCLE | 1 << TOOL_REPETITION
+    )
+    if proposed == 0:
+        return True
+    if p.progressing_yields and fired & loops:
+        return False
+    return f.making_progress or (
+        f.progress_score > p.progressing_progress and f.stuck_iterations == 0
+    )
+
+
+cdef inline uint8_t actions_of(
+    const Features* f, const Policy* p, uint32_t fired, int rule
+) noexcept nogil:
+    cdef uint8_t actions
+    if not fired >> rule & 1:
+        return 0
+    actions = p.rule_actions[rule]
+    if f.context_known and (
+        (rule == TOOL_CYCLE and f.context_ratio >= p.tool_cycle_compress_from)
+        or (rule == TOOL_REPETITION and f.context_ratio >= p.tool_repetition_compress_from)
+    ):
+        actions |= 1 << COMPRESS
+    return actions
+
+
+cdef inline uint8_t evaluate(const Features* f, const Policy* p, uint32_t* rules) noexcept nogil:
+    # The candidate set; `rules` gets the rules that fired.
+    cdef uint32_t fired = (forcing_rules(f, p) | proposing_rules(f, p)) & p.rules_enabled
+    cdef uint8_t proposed = 0, alone = 0, actions
+    cdef int rule
+    for rule in range(FIRST_PROPOSING, PROGRESSING):
+        actions = actions_of(f, p, fired, rule)
+        proposed |= actions
+        if p.rules_alone >> rule & 1:
+            alone |= actions
+    if p.rules_enabled >> PROGRESSING & 1 and is_progressing(f, p, fired, proposed):
+        fired |= <uint32_t>1 << PROGRESSING
+        proposed |= p.rule_actions[PROGRESSING]
+    rules[0] = fired
+    for rule in range(FIRST_PROPOSING):
+        if fired >> rule & 1:
+            return p.rule_actions[rule]
+    if alone:
+        return alone
+    # With the last rule switched off nothing may be proposed: go on.
+    return proposed if proposed else 1 << CONTINUE

@@ -1,0 +1,96 @@
+# One session through all stages, and the life of a session record: the formulas of the stages
+# composed, none of its own.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+from records cimport (
+    ARMS, CONTINUE, MAX_STEPS, NOT_LEARNING, SESSION_OPEN, SESSION_PRIVATE,
+    Batch, Features, Increment, Policy, Round, Session,
+)
+cimport bandit
+cimport features
+cimport feedback
+cimport learning
+cimport rules
+
+# Why an id names no open session.
+cdef enum:
+    ID_OK
+    ID_UNKNOWN
+    ID_CLOSED
+    ID_REPEATED
+
+
+cdef inline int64_t id_of(const Session* session, int64_t slot) noexcept nogil:
+    # A slot is used again, an id is not: it carries how often the slot was closed before.
+    return <int64_t>session.generation << 32 | slot
+
+
+cdef inline int check_id(const Session* sessions, int64_t slots, int64_t id) noexcept nogil:
+    cdef int64_t slot = id & 0xFFFFFFFFu
+    cdef int64_t generation = id >> 32
+    if id < 0 or slot >= slots or generation > sessions[slot].generation:
+        return ID_UNKNOWN
+    if generation < sessions[slot].generation:
+        return ID_CLOSED
+    return ID_OK if sessions[slot].flags & SESSION_OPEN else ID_UNKNOWN
+
+
+cdef inline void open_session(
+    Session* session, const Policy* policies, uint64_t uid, uint16_t policy, uint16_t pool,
+    bint private, int64_t context_limit, uint32_t round_limit,
+) noexcept nogil:
+    cdef uint32_t generation = session.generation
+    cdef int i
+    memset(session, 0, sizeof(Session))
+    session.generation = generation
+    session.uid = uid
+    session.policy = policy
+    session.pool = pool
+    session.flags = SESSION_OPEN | (SESSION_PRIVATE if private else 0)
+    session.context_limit = context_limit
+    session.context_tokens = -1
+    session.round_limit = round_limit
+    session.history_count = 1       # the opening 0.0
+    for i in range(ARMS):
+        session.alpha[i] = <float>policies[policy].prior.alpha
+        session.beta[i] = <float>policies[policy].prior.beta
+    for i in range(MAX_STEPS):
+        session.pending[i] = NOT_LEARNING
+    # Decision 0: continue, the only candidate.
+    feedback.execute(session, &policies[policy], CONTINUE, 1 << CONTINUE)
+
+
+cdef inline void close_session(Session* session) noexcept nogil:
+    session.flags = 0
+    session.generation += 1
+
+
+# What one step of one session decided.
+ctypedef struct Outcome:
+    Features features
+    double draws[ARMS]
+    double bias[ARMS]
+    uint32_t rules
+    float reward
+    uint8_t action
+    uint8_t candidates
+    uint8_t tiebreak
+
+
+cdef inline void step(
+    const Batch* batch, int64_t slot, const Round* round, Increment* increments, Outcome* out
+) noexcept nogil:
+    cdef Session* session = &batch.sessions[slot]
+    cdef const Policy* policy = &batch.policies[session.policy]
+    feedback.begin_round(session, round)
+    out.reward = feedback.reward(session, policy, round)
+    learning.learn(session, policy, increments, out.reward)
+    features.extract(session, policy, round, &out.features)
+    out.candidates = rules.evaluate(&out.features, policy, &out.rules)
+    out.tiebreak = (out.candidates & (out.candidates - 1)) != 0
+    out.action = <uint8_t>bandit.choose(
+        session, &out.features, policy, batch.pools, batch.key, out.candidates,
+        out.draws, out.bias,
+    )
+    feedback.execute(session, policy, out.action, out.candidates)

@@ -1,0 +1,624 @@
+"""The control semantics in plain Python, one session and one round at a time.
+
+Written from the semantics page alone and sharing no code with the package, so that the two can be
+compared. Sections follow the page. Everything is a dict or a list; floats are double precision;
+Beta draws are an input, since the generator is not what is compared here.
+"""
+
+import copy
+import math
+import struct
+from itertools import groupby
+
+CONTINUE, RETRY, REDIRECT, COMPRESS, TERMINATE = ACTIONS = range(5)
+WINDOW = 12
+UNIT = 2**32  # a pool's increments are integers of this resolution: their sum has no order
+
+# --- Policies ------------------------------------------------------------------------------------
+
+# fmt: off
+CELLIUM = {
+    "empty_is_unproductive": True, "stale_is_unproductive": False,
+    "compare_results": False,  # calls are equal (repetition, cycle) only if their results are
+    "run_at_newest": False,  # else the longest run anywhere in the window
+    "failures_in_row": "calls",  # or "rounds"
+    "frequent_tools": [], "frequent_factor": 0.6,
+    "ema_alpha": 0.3,
+    "rules": {  # the order is the bit
+        "output_loop": {"on": True, "mask": [TERMINATE], "repeats": 5},
+        "context_exhausted": {"on": True, "mask": [TERMINATE], "saturation": 0.95},
+        "round_limit": {"on": False, "mask": [TERMINATE]},
+        "failure_wall": {"on": True, "mask": [TERMINATE], "failures": 8, "trend": -0.3,
+                         "stuck": 10},
+        "true_stagnation": {"on": True, "mask": [TERMINATE], "stuck": 5, "spare_from": 12,
+                            "spare_until": 15, "trend": -0.3, "confidence": 0.5},
+        "bad_cycle": {"on": True, "mask": [TERMINATE], "quality": 0.4, "trend": 0.0, "stuck": 2},
+        "context_high": {"on": True, "mask": [COMPRESS], "saturation": 0.5},
+        "context_critical": {"on": True, "mask": [REDIRECT], "saturation": 0.85, "alone": False},
+        "failure_chain": {"on": True, "mask": [RETRY, REDIRECT], "failures": 4},
+        "prolonged_stagnation": {"on": True, "mask": [REDIRECT], "stuck": 5},
+        "tool_cycle": {"on": True, "mask": [REDIRECT], "full_mask": [], "full": 0.5},
+        "tool_repetition": {"on": True, "mask": [REDIRECT], "full_mask": [], "full": 0.5,
+                            "repetition": 0.7},
+        "mild_stagnation": {"on": True, "mask": [RETRY], "stuck": 1},
+        "moderate_stagnation": {"on": False, "mask": [COMPRESS], "stuck": 3, "saturation": 0.5},
+        "slow_progress": {"on": False, "mask": [RETRY], "trend": 0.0, "trend_below": 0.3,
+                          "progress": 0.5, "stuck": 1},
+        "progressing": {"on": True, "mask": [CONTINUE], "progress": None, "unless": []},
+    },
+    "tie_break": "thompson",  # or "greedy", "first"
+    "bias": {
+        "redirect_repetition": 0.03, "redirect_stuck": 0.04,
+        "retry_stuck": 0.02, "retry_trend": 0.01,
+        "compress_saturation": 0.03, "compress_stuck": 0.02,
+        "continue_progress": 0.02, "continue_unstuck": 0.03,
+        "cold_updates": 5, "cold_factor": 5.0,
+    },
+    "reward": {"round_cost": 0.1, "context_cost": 0.2, "context_free": 0.8,
+               "failure": 0.0, "failure_stuck": 5},
+    "n_step": 3, "gamma": 1.0,
+    "credit": "newest",  # the last n rewards to the newest decision; or "n_step"
+    "update": "one_side",  # or "both"
+    "learn_from": "tiebreak",  # or "all"
+    "prior": (2.0, 2.0),
+    "decay": {"factor": 0.99, "every": 50, "target": 1.0},  # target: a number or "prior"
+}
+
+DEFAULT_DIFFERENCES = {
+    "empty_is_unproductive": False, "stale_is_unproductive": True,
+    "compare_results": True, "run_at_newest": True, "failures_in_row": "rounds",
+    "rules": {
+        "round_limit": {"on": True},
+        "true_stagnation": {"trend": -0.15},
+        "context_high": {"saturation": 0.75},
+        "context_critical": {"mask": [COMPRESS], "alone": True},
+        "tool_cycle": {"full_mask": [COMPRESS]},
+        "tool_repetition": {"full_mask": [COMPRESS]},
+        "moderate_stagnation": {"on": True},
+        "slow_progress": {"on": True},
+        "progressing": {"progress": 0.5,
+                        "unless": ["prolonged_stagnation", "tool_cycle", "tool_repetition"]},
+    },
+    "reward": {"failure": 0.3},
+    "credit": "n_step", "update": "both", "decay": {"target": "prior"},
+}
+# fmt: on
+
+RULES = tuple(CELLIUM["rules"])
+FORCING, PROPOSING = RULES[:6], RULES[6:15]
+
+
+def merged(base, changes):
+    """A deep copy of `base` with `changes` laid over it; an unknown name is a mistake."""
+    result = copy.deepcopy(base)
+    for name, value in changes.items():
+        if name not in base:
+            raise KeyError(f"no policy parameter {name!r}")
+        nested = isinstance(base[name], dict)
+        result[name] = merged(base[name], value) if nested else copy.deepcopy(value)
+    return result
+
+
+POLICIES = {"cellium": CELLIUM, "default": merged(CELLIUM, DEFAULT_DIFFERENCES)}
+
+
+def policy(name, **overrides):
+    """A copy of a shipped policy, with overrides merged in to any depth."""
+    return merged(POLICIES[name], overrides)
+
+
+# --- From a round to packed records --------------------------------------------------------------
+def clip(value, low=0.0, high=1.0):
+    """The value moved into [low, high]."""
+    return min(max(value, low), high)
+
+
+def is_told(value):
+    """Whether a caller gave this optional number."""
+    return value is not None and not math.isnan(value)
+
+
+def unit_value(value):
+    """A caller's number in [0, 1], or None if not given, at the precision it is read with."""
+    if not is_told(value):
+        return None
+    single = struct.unpack("f", struct.pack("f", clip(value)))[0]
+    return round(single * 1e7) / 1e7
+
+
+def productive_flags(calls, policy):
+    """For each call of the window: is it productive?"""
+    flags, seen = [], set()
+    for call in calls:
+        key = (call["signature"], call.get("result", 0))
+        wasted = policy["empty_is_unproductive"] and call.get("empty")
+        wasted = wasted or (policy["stale_is_unproductive"] and key in seen)
+        flags.append(not call.get("error") and not wasted)
+        seen.add(key)
+    return flags
+
+
+# --- Features ------------------------------------------------------------------------------------
+def identity(call, policy):
+    """What must be equal for two calls to count as the same one."""
+    return (call["signature"], call.get("result", 0) if policy["compare_results"] else None)
+
+
+def run_length(calls, policy):
+    """m: the longest run of equal calls, or by the policy the one that ends at the newest."""
+    runs = [len(list(run)) for _, run in groupby(calls, lambda call: identity(call, policy))]
+    return (runs[-1] if policy["run_at_newest"] else max(runs)) if runs else 0
+
+
+def repetition_score(calls, policy):
+    """Repetition in exactly these calls."""
+    m = run_length(calls, policy)
+    score = 0.0 if m < 3 else min((m - 2) / 4, 1.0)
+    tools = {call["tool"] for call in calls}
+    if policy["frequent_tools"] and len(tools) <= 2 and tools <= set(policy["frequent_tools"]):
+        score *= policy["frequent_factor"]
+    return score
+
+
+def cycle(calls, policy):
+    """The length of the cycle the newest calls run through: 2, 3 or 0."""
+    keys = [identity(call, policy) for call in calls]
+    if len(keys) >= 4 and keys[-4:-2] == keys[-2:] and keys[-2] != keys[-1]:
+        return 2
+    if len(keys) >= 6 and keys[-6:-3] == keys[-3:]:
+        return 3
+    return 0
+
+
+def rate(calls, flag):
+    """The share of the calls that carry the flag; 0 with no calls."""
+    return sum(bool(call.get(flag)) for call in calls) / max(len(calls), 1)
+
+
+def growth(calls):
+    """How the result size grew over the last five of these calls, 0.5 = not at all."""
+    sizes = [call.get("size", 0) for call in calls[-5:]]
+    if len(sizes) < 2:
+        return 0.5
+    return clip((sizes[-1] - sizes[0]) / max(sizes[0], 1), -1.0, 1.0) / 2 + 0.5
+
+
+def quality_of(error_rate, empty_rate, growth_value):
+    """The weighted sum behind every quality."""
+    return 0.4 * (1 - error_rate) + 0.3 * (1 - empty_rate) + 0.3 * growth_value
+
+
+def quality(calls, k):
+    """quality(k)."""
+    last = calls[-k:]
+    return quality_of(rate(last, "error"), rate(last, "empty"), growth(last))
+
+
+def progress(calls, productive, policy):
+    """The progress score from the window's calls and their productive flags."""
+    if not calls:
+        return 0.0
+    last, productive = calls[-4:], productive[-4:]
+    u = len({call["tool"] for call in last}) / len(last)
+    r = repetition_score(last, policy)
+    return clip(
+        0.3 * quality(last, 4)
+        + 0.3 * sum(productive) / len(last)
+        + 0.15 * (1 - rate(last, "empty"))
+        + 0.15 * max(u - r / 2, 0.0)
+        + 0.1 * productive[-1]
+        - 0.1 * r
+    )
+
+
+def trend_confidence(history):
+    """R squared of a line through the last ten entries of the progress history."""
+    ys = history[-10:]
+    n = len(ys)
+    if n < 3:
+        return 0.0
+    x_mean, y_mean = (n - 1) / 2, sum(ys) / n
+    sxx = sum((x - x_mean) ** 2 for x in range(n))
+    syy = sum((y - y_mean) ** 2 for y in ys)
+    sxy = sum((x - x_mean) * (y - y_mean) for x, y in enumerate(ys))
+    return 0.0 if syy < 1e-12 else sxy * sxy / (sxx * syy)
+
+
+def stuck_iterations(stuck, delta, calls, productive):
+    """The next value of the counter, from the change of progress and the last three calls."""
+    last3, good3 = calls[-3:], productive[-3:]
+    last = bool(good3) and good3[-1]
+    q3 = quality(last3, 3)
+    failures = leading([not good for good in reversed(good3)])
+    same = len(last3) == 3 and len({call["signature"] for call in last3}) == 1
+    worse = delta < -0.03 or failures >= 2 or (delta < 0.05 and not last and q3 < 0.6 and same)
+    if last3 and worse:
+        return stuck + 1
+    if delta > 0.08 or (last and q3 >= 0.6):
+        return 0
+    if stuck > 0 and delta > 0:
+        return stuck - 1
+    return stuck
+
+
+def leading(flags):
+    """How many flags hold before the first that does not."""
+    return flags.index(False) if False in flags else len(flags)
+
+
+def output_repeats(outputs):
+    """The run of identical outputs that ends at the newest of the last ten."""
+    if len(outputs) < 2:
+        return 0
+    return leading([text == outputs[-1] for text in reversed(outputs[-10:])])
+
+
+def failed_calls_in_row(calls):
+    """Errors counted from the newest call back, within the last ten."""
+    return leading([bool(call.get("error")) for call in reversed(calls[-10:])])
+
+
+def context(session):
+    """(raw ratio, known) of the session's context."""
+    tokens, limit = session["context_tokens"], session["context_limit"]
+    if tokens is None or limit is None or limit <= 0:
+        return 0.0, False
+    return tokens / limit, True
+
+
+def opening_features(round_limit=None):
+    """The features of decision 0."""
+    # fmt: off
+    return {
+        "progress_score": 0.0, "stuck_iterations": 0, "progress_trend": 0.0,
+        "progress_trend_raw": 0.0, "trend_confidence": 0.0, "context_saturation": 0.0,
+        "context_ratio": 0.0, "context_known": False, "repetition_score": 0.0, "error_rate": 0.0,
+        "empty_rate": 0.0, "result_quality": 0.0, "cycle": 0, "output_repeats": 0,
+        "plateau": False, "making_progress": False, "run_length": 0, "failures_in_row": 0,
+        "round": 0, "round_limit": round_limit,
+    }
+    # fmt: on
+
+
+def extract_features(session, given_progress=None):
+    """Advances trend, history and stuck by one round and returns the features."""
+    policy, calls, n = session["policy"], session["window"], session["calls"]
+    productive = productive_flags(calls, policy)
+    score = progress(calls, productive, policy) if given_progress is None else given_progress
+    raw = score - session["history"][-1]
+    session["history"] = (session["history"] + [score])[-10:]
+    a = policy["ema_alpha"]
+    session["trend"] = trend = a * raw + (1 - a) * session["trend"]
+    before = 0 if session["decision"]["action"] == REDIRECT else session["stuck"]
+    session["stuck"] = stuck = stuck_iterations(before, raw, calls, productive)
+
+    f = opening_features(session["round_limit"])
+    f["round"] = session["round"]
+    f["progress_score"], f["stuck_iterations"] = score, stuck
+    f["progress_trend"], f["progress_trend_raw"] = trend, raw
+    f["trend_confidence"] = confidence = trend_confidence(session["history"])
+    f["context_ratio"], f["context_known"] = context(session)
+    f["context_saturation"] = min(f["context_ratio"], 1.0)
+    f["run_length"] = run_length(calls[-10:], policy)
+    f["repetition_score"] = repetition_score(calls[-10:], policy)
+    f["cycle"] = cycle(calls, policy)
+    f["output_repeats"] = output_repeats(session["outputs"])
+    by_round = policy["failures_in_row"] == "rounds"
+    f["failures_in_row"] = session["failed_rounds"] if by_round else failed_calls_in_row(calls)
+    if n:
+        f["error_rate"] = error_rate = session["errors"] / n
+        f["empty_rate"] = empty_rate = session["empties"] / n
+        f["result_quality"] = quality_of(error_rate, empty_rate, growth(calls))
+    level = abs(trend) < 0.03 and abs(raw) < 0.05 and confidence < 0.6
+    good = f["result_quality"] >= 0.55 and f["error_rate"] < 0.5
+    f["plateau"] = level and good and 0 < stuck < 5
+    f["making_progress"] = trend > 0.03 or score >= 0.7 or f["plateau"]
+    return f
+
+
+# --- Rules ---------------------------------------------------------------------------------------
+def conditions(f, rules):
+    """For each rule but the last: does its condition hold? (`f` features, `rules` thresholds)"""
+    stuck, trend, limit = f["stuck_iterations"], f["progress_trend"], f.get("round_limit")
+    failures, known, ratio = f["failures_in_row"], f["context_known"], f["context_ratio"]
+    full = {i: known and ratio >= rule.get("saturation", 0.0) for i, rule in rules.items()}
+    long = {i: stuck >= rule.get("stuck", 0) for i, rule in rules.items()}
+    wall, stagnation = rules["failure_wall"], rules["true_stagnation"]
+    slow = rules["slow_progress"]
+    falls = trend < wall["trend"]
+    spared = stagnation["spare_from"] <= stuck < stagnation["spare_until"]
+    sure = trend < stagnation["trend"] and f["trend_confidence"] > stagnation["confidence"]
+    poor = f["result_quality"] < rules["bad_cycle"]["quality"]
+    bad = poor and (trend < rules["bad_cycle"]["trend"] or long["bad_cycle"])
+    slowly = slow["trend"] < trend < slow["trend_below"]
+    slowly = slowly and f["progress_score"] <= slow["progress"]
+    return {
+        "output_loop": f["output_repeats"] >= rules["output_loop"]["repeats"],
+        "context_exhausted": full["context_exhausted"],
+        "round_limit": bool(limit) and f["round"] >= limit,
+        "failure_wall": failures >= wall["failures"] and (falls or long["failure_wall"]),
+        "true_stagnation": long["true_stagnation"] and not spared and sure and not f["plateau"],
+        "bad_cycle": f["cycle"] != 0 and bad,
+        "context_high": full["context_high"],
+        "context_critical": full["context_critical"],
+        "failure_chain": failures >= rules["failure_chain"]["failures"],
+        "prolonged_stagnation": long["prolonged_stagnation"] and not f["plateau"],
+        "tool_cycle": f["cycle"] != 0,
+        "tool_repetition": f["repetition_score"] > rules["tool_repetition"]["repetition"],
+        "mild_stagnation": long["mild_stagnation"] and not f["making_progress"],
+        "moderate_stagnation": long["moderate_stagnation"] and full["moderate_stagnation"],
+        "slow_progress": long["slow_progress"] and slowly,
+    }
+
+
+def progressing(f, rule, fired, proposed):
+    """The condition of the last rule, which looks at what the others did."""
+    smooth = rule["progress"] is not None and f["progress_score"] > rule["progress"]
+    on_course = f["making_progress"] or (smooth and f["stuck_iterations"] == 0)
+    return not proposed or (on_course and not fired & set(rule["unless"]))
+
+
+def evaluate_rules(features, policy):
+    """(sorted candidate codes, bit mask of the rules that fired)."""
+    rules = policy["rules"]
+    holds = conditions(features, rules)
+    fired = {i for i in holds if rules[i]["on"] and holds[i]}
+    proposed = set()
+    for i in fired.intersection(PROPOSING):
+        full = features["context_known"] and features["context_ratio"] >= rules[i].get("full", 0)
+        proposed.update(rules[i]["mask"], rules[i].get("full_mask", []) if full else [])
+    last, critical = rules["progressing"], rules["context_critical"]
+    if last["on"] and progressing(features, last, fired, proposed):
+        fired.add("progressing")
+        proposed |= set(last["mask"])
+    if "context_critical" in fired and critical["alone"]:
+        proposed = set(critical["mask"])
+    forced = [i for i in FORCING if i in fired]
+    candidates = set(rules[forced[0]]["mask"]) if forced else proposed or {CONTINUE}
+    return sorted(candidates), sum(1 << RULES.index(i) for i in fired)
+
+
+# --- Bandit --------------------------------------------------------------------------------------
+
+TIE_ORDER = (CONTINUE, RETRY, COMPRESS, REDIRECT, TERMINATE)
+
+
+def bias(features, policy, updates):
+    """The bias of each action, a list by code; `updates` counts each arm's updates."""
+    f, b = features, policy["bias"]
+    stuck, repetition = f["stuck_iterations"], f["repetition_score"]
+    full = f["context_known"] and f["context_ratio"] > 0.6
+    slow = 0 < f["progress_trend"] < 0.3
+    repeats, halfway = repetition * (repetition > 0.7), f["progress_score"] > 0.5
+    terms = {
+        CONTINUE: (b["continue_progress"] * halfway, b["continue_unstuck"] * (stuck == 0)),
+        RETRY: (b["retry_stuck"] * (1 <= stuck < 5), b["retry_trend"] * slow),
+        REDIRECT: (b["redirect_repetition"] * repeats, b["redirect_stuck"] * (stuck >= 5)),
+        COMPRESS: (b["compress_saturation"] * full, b["compress_stuck"] * (stuck >= 2)),
+        TERMINATE: (0.0,),
+    }
+    cold = [b["cold_factor"] if updates[arm] < b["cold_updates"] else 1.0 for arm in ACTIONS]
+    return [max(terms[arm]) * cold[arm] for arm in ACTIONS]
+
+
+def break_tie(features, candidates, policy, posterior, draws):
+    """(action, draws, biases, scores), the last three as dicts by arm, empty if nothing is read."""
+    if len(candidates) == 1 or policy["tie_break"] == "first":
+        return candidates[0], {}, {}, {}
+    if policy["tie_break"] == "greedy":
+        alpha, beta = posterior["alpha"], posterior["beta"]
+        thetas = {arm: alpha[arm] / (alpha[arm] + beta[arm]) for arm in candidates}
+    else:
+        thetas = {arm: draws(arm) if callable(draws) else draws[arm] for arm in candidates}
+    values = bias(features, policy, posterior["updates"])
+    biases = {arm: values[arm] for arm in candidates}
+    scores = {arm: thetas[arm] + biases[arm] for arm in candidates}
+    action = max(candidates, key=lambda arm: (scores[arm], -TIE_ORDER.index(arm)))
+    return action, thetas, biases, scores
+
+
+# --- Feedback ------------------------------------------------------------------------------------
+def reward(success, round, round_limit, context_ratio, stuck, policy):
+    """The reward of one round; `stuck` is what the rewarded decision saw."""
+    p = policy["reward"]
+    if not success:
+        return clip(p["failure"] * (1 - min(stuck / p["failure_stuck"], 1.0)))
+    time = p["round_cost"] * round / round_limit if round_limit else 0.0
+    over = max(0.0, (context_ratio - p["context_free"]) / (1 - p["context_free"]))
+    return clip(1.0 - time - p["context_cost"] * over)
+
+
+def round_reward(session, round):
+    """The reward of the round just taken in, as the outcome of the decision before it."""
+    given = unit_value(round.get("reward"))
+    if given is not None:
+        return given
+    success, calls = round.get("success"), round.get("calls") or []
+    if success is None:
+        success = not calls or not calls[-1].get("error")
+    stuck, ratio = session["decision"]["features"]["stuck_iterations"], context(session)[0]
+    limit = session["round_limit"]
+    return reward(success, session["round"], limit, ratio, stuck, session["policy"])
+
+
+# --- Learning ------------------------------------------------------------------------------------
+def new_posterior(prior=(2.0, 2.0), private=False, decay=None):
+    """A Beta posterior per action; a decay left open is that of the first policy it serves."""
+    own = {"alpha": [prior[0]] * 5, "beta": [prior[1]] * 5, "updates": [0] * 5, "closed": 0}
+    return {**own, "prior": prior, "private": private, "decay": decay, "pending": no_increments()}
+
+
+def no_increments():
+    """A pool's increments when a call begins."""
+    return {"alpha": [0] * 5, "beta": [0] * 5, "updates": [0] * 5}
+
+
+def decay(value, factor, target):
+    """One decay of a parameter towards its target."""
+    return target + factor * (value - target)
+
+
+def decay_posterior(posterior):
+    """One decay of every parameter of every arm."""
+    p = posterior["decay"]
+    for side, prior in zip(("alpha", "beta"), posterior["prior"], strict=True):
+        target = prior if p["target"] == "prior" else p["target"]
+        posterior[side] = [decay(value, p["factor"], target) for value in posterior[side]]
+
+
+def nstep_return(rewards, n, gamma):
+    """The weighted mean of the first n rewards that exist; None if there is none."""
+    weights = [gamma**k for k in range(min(n, len(rewards)))]
+    total = sum(w * r for w, r in zip(weights, rewards, strict=False))
+    return total / sum(weights) if weights else None
+
+
+def credit(session, decision, g):
+    """Credits one return to a decision: a pool collects it, a private posterior learns at once."""
+    posterior, arm = session["posterior"], decision["action"]
+    if not decision["tiebreak"] and session["policy"]["learn_from"] != "all":
+        return
+    one_side = session["policy"]["update"] == "one_side"
+    up = 0.0 if one_side and not g > 0.5 else g
+    down = 0.0 if one_side and g > 0.5 else 1 - g
+    into = posterior
+    if not posterior["private"]:
+        into, up, down = posterior["pending"], round(up * UNIT), round(down * UNIT)
+    into["alpha"][arm] += up
+    into["beta"][arm] += down
+    into["updates"][arm] += 1
+    if posterior["private"] and sum(into["updates"]) % posterior["decay"]["every"] == 0:
+        decay_posterior(posterior)
+
+
+def learn_from_reward(session, r):
+    """Takes in one reward: the first of the newest decision, a later one of those before it."""
+    p, n = session["policy"], session["policy"]["n_step"]
+    if p["credit"] == "newest":
+        session["rewards"] = rewards = (session["rewards"] + [r])[-n:]
+        credit(session, session["decision"], sum(rewards) / len(rewards))
+        return
+    for decision, rewards in session["returns"]:
+        rewards.append(r)
+        if len(rewards) == n:
+            credit(session, decision, nstep_return(rewards, n, p["gamma"]))
+    session["returns"] = [entry for entry in session["returns"] if len(entry[1]) < n]
+
+
+def await_rewards(session, decision):
+    """Makes this the newest decision, with all its rewards still to come."""
+    session["decision"] = decision
+    if session["policy"]["credit"] == "n_step":
+        session["returns"].append((decision, []))
+
+
+def end_call(posterior):
+    """Applies what a pool's sessions collected during one call."""
+    pending, posterior["pending"] = posterior["pending"], no_increments()
+    for arm in ACTIONS:
+        posterior["alpha"][arm] += pending["alpha"][arm] / UNIT
+        posterior["beta"][arm] += pending["beta"][arm] / UNIT
+        posterior["updates"][arm] += pending["updates"][arm]
+
+
+def settle(session, success):
+    """Learns from what is still pending when a session closes."""
+    p, outcome = session["policy"], [] if success is None else [float(bool(success))]
+    if p["credit"] == "newest":
+        for r in outcome:
+            learn_from_reward(session, r)
+        return
+    for decision, rewards in session["returns"]:
+        g = nstep_return(rewards + outcome, p["n_step"], p["gamma"])
+        if g is not None:
+            credit(session, decision, g)
+
+
+def close_all(sessions, successes=None):
+    """Closes sessions in one call; each pool learns, then decays per 50 closed sessions."""
+    pools = {}
+    for session, success in zip(sessions, successes or [None] * len(sessions), strict=True):
+        if session["closed"]:
+            raise ValueError("the session is closed already")
+        session["closed"] = True
+        settle(session, success)
+        if not session["posterior"]["private"]:
+            pools.setdefault(id(session["posterior"]), []).append(session)
+    for closing in pools.values():
+        pool = closing[0]["posterior"]
+        end_call(pool)
+        before, every = pool["closed"], pool["decay"]["every"]
+        pool["closed"] += len(closing)
+        for _ in range(pool["closed"] // every - before // every):
+            decay_posterior(pool)
+
+
+def close(session, success=None):
+    """Closes one session, which is a call of its own."""
+    close_all([session], [success])
+
+
+# --- Sessions and steps --------------------------------------------------------------------------
+def open_session(policy, context_limit=None, round_limit=None, posterior=None):
+    """A session after its decision 0; without a posterior it gets a private one."""
+    posterior = posterior or new_posterior(policy["prior"], private=True)
+    posterior["decay"] = posterior["decay"] or policy["decay"]
+    session = {"policy": policy, "posterior": posterior, "round_limit": round_limit}
+    session.update(round=0, calls=0, errors=0, empties=0, rewards=[], returns=[], closed=False)
+    session.update(context_tokens=None, context_limit=None)
+    tell_context(session, None, context_limit)
+    forget(session)
+    first = {"action": CONTINUE, "candidates": [CONTINUE], "rules": 0, "tiebreak": False}
+    first.update(reward=None, features=opening_features(round_limit), draws={}, bias={}, scores={})
+    await_rewards(session, first)
+    return session
+
+
+def forget(session):
+    """What a user message clears, which is also how a session opens."""
+    session.update(window=[], outputs=[], history=[0.0], trend=0.0, stuck=0)
+    session.update(failed_rounds=0, done=False)
+
+
+def tell_context(session, tokens, limit):
+    """Takes in the context values told; one not told stays as it was."""
+    for name, value in (("context_tokens", tokens), ("context_limit", limit)):
+        if is_told(value) and value >= 0:
+            session[name] = value
+
+
+def take_round(session, round):
+    """Takes a round's calls, text and context into the session."""
+    if round.get("event", 0) == 1:
+        forget(session)
+    session["round"] += 1
+    calls = round.get("calls") or []
+    session["window"] = (session["window"] + calls)[-WINDOW:]
+    session["calls"] += len(calls)
+    session["errors"] += sum(bool(call.get("error")) for call in calls)
+    session["empties"] += sum(bool(call.get("empty")) for call in calls)
+    if calls:
+        failed = all(call.get("error") for call in calls)
+        session["failed_rounds"] = min(session["failed_rounds"] + 1, 10) if failed else 0
+    if round.get("text"):
+        session["outputs"] = (session["outputs"] + [round["text"]])[-10:]
+    tell_context(session, round.get("context_tokens"), round.get("context_limit"))
+
+
+def step(session, round, draws=None):
+    """One round in, one decision out."""
+    if session["closed"]:
+        raise ValueError("the session is closed")
+    take_round(session, round)
+    r = round_reward(session, round)
+    learn_from_reward(session, r)
+    f = extract_features(session, unit_value(round.get("progress")))
+    p = session["policy"]
+    candidates, fired = evaluate_rules(f, p)
+    action, thetas, biases, scores = break_tie(f, candidates, p, session["posterior"], draws)
+    decision = {"action": action, "candidates": candidates, "rules": fired, "reward": r}
+    decision.update(tiebreak=len(candidates) > 1, features=f, draws=thetas)
+    decision.update(bias=biases, scores=scores)
+    session["done"] = session["done"] or action == TERMINATE
+    await_rewards(session, decision)
+    return decision
