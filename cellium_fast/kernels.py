@@ -100,7 +100,7 @@ def sample_beta(
     Examples
     --------
     >>> draws = sample_beta([2.0, 50.0], 2.0, key=7)
-    >>> draws.shape, sample_beta(2.0, 2.0, key=7) == draws[0]
+    >>> draws.shape, sample_beta(2.0, 2.0, key=7) == float(draws[0])
     ((2,), True)
     """
     alphas, betas = _broadcast(alpha=alpha, beta=beta)
