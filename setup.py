@@ -25,15 +25,17 @@ HELP = (
 )
 
 
-class build_core(build_ext):  # noqa: N801 - the name of a setuptools command
+class build_core(build_ext):
     """Compile in parallel; a missing or too old compiler ends in one sentence that helps."""
 
     def finalize_options(self):
+        """Use every core."""
         super().finalize_options()
         if self.parallel is None:
             self.parallel = os.cpu_count() or 1
 
     def build_extensions(self):
+        """Compile, once the compiler is known to work."""
         from setuptools.errors import CompileError
 
         try:

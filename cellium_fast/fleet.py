@@ -295,7 +295,8 @@ class Fleet:
         """(N,) bool: whether terminate was decided. Raises SessionError as `step` does."""
         with self._lock:
             slots = self._slots_of(ids)
-            return self._sessions["flags"][slots] & _records.SESSION_DONE != 0
+            flags: NDArray[np.uint8] = self._sessions["flags"][slots]
+        return (flags & _records.SESSION_DONE) != 0
 
     def posterior(self, pool: str | None = None) -> dict[str, NDArray[Any]]:
         """What a pool has learned: ``alpha``, ``beta`` (5,) float64, ``updates`` (5,) uint64.
@@ -447,7 +448,8 @@ def _named_pools(
     for name, settings in named.items():
         if not isinstance(name, str) or not isinstance(settings, Posterior):
             raise InputError(
-                f"pools: wanted names, or names with a Posterior, got {name!r:.80}: {settings!r:.80}"
+                f"pools: wanted names, or names with a Posterior, got {name!r:.80}: "
+                f"{settings!r:.80}"
             )
     return named
 

@@ -20,7 +20,9 @@ ARMS = len(_records.ACTIONS)
 KEYS = 2**64 - 1
 
 
-def ema(values: ArrayLike, state: ArrayLike, alpha: ArrayLike, *, out: Floats | None = None) -> Floats:
+def ema(
+    values: ArrayLike, state: ArrayLike, alpha: ArrayLike, *, out: Floats | None = None
+) -> Floats:
     """Exponential moving average, one update: alpha * values + (1 - alpha) * state.
 
     Parameters
@@ -159,10 +161,11 @@ def thompson(
     every("bias", np.isfinite(bias).ravel(), bias, "a finite number")
     key = whole_number("key", key, 0, KEYS)
     ids = array("ids", ids, np.uint64, (rows,))
-    rounds = np.broadcast_to(np.asarray(round), (rows,)) if np.ndim(round) == 0 else round
-    checked = array("round", list(rounds) if np.ndim(round) == 0 else rounds, np.uint32, (rows,))
+    if np.ndim(round) == 0:
+        round = np.full(rows, whole_number("round", round, 0, 2**32 - 1), np.uint32)
+    rounds = array("round", round, np.uint32, (rows,))
     out = output("out", out, np.uint8, (rows,))
-    _bandit.thompson(alpha, beta, candidates, bias, key, ids, checked, out)
+    _bandit.thompson(alpha, beta, candidates, bias, key, ids, rounds, out)
     return out
 
 

@@ -420,7 +420,8 @@ def _in_plain_words(error: ValidationError) -> str:
         if problem["type"] == "extra_forbidden":
             lines.append(f"{field}: there is no such parameter")
         else:
-            wanted = problem["msg"].removeprefix("Value error, ").replace("Input should be", "wanted")
+            wanted = problem["msg"].removeprefix("Value error, ")
+            wanted = wanted.replace("Input should be", "wanted")
             lines.append(f"{field}: {wanted}, got {problem['input']!r:.80}")
     return "; ".join(lines)
 

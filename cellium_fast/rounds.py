@@ -158,7 +158,9 @@ class RoundBatch:
     errors: dict[int, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_rounds(cls, rounds: Sequence[Round], events: Sequence[int] | None = None) -> RoundBatch:
+    def from_rounds(
+        cls, rounds: Sequence[Round], events: Sequence[int] | None = None
+    ) -> RoundBatch:
         """Pack `Round` objects, and optionally the event before each; texts are hashed.
 
         Raises

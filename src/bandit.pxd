@@ -3,10 +3,9 @@
 # Formulas: docs/semantics.md, "Bandit".
 
 from libc.math cimport NAN
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 from records cimport (
     ARMS, COMPRESS, CONTINUE, FIRST, GREEDY, PURPOSE_ARM, REDIRECT, RETRY, SESSION_PRIVATE,
-    TERMINATE,
     Features, Policy, Pool, Session,
 )
 from philox cimport Counter, sample_beta
@@ -73,7 +72,9 @@ cdef inline int tie_order(int place) noexcept nogil:
     return place
 
 
-cdef inline int best_arm(uint8_t candidates, const double* draws, const double* bias) noexcept nogil:
+cdef inline int best_arm(
+    uint8_t candidates, const double* draws, const double* bias
+) noexcept nogil:
     cdef int best = -1
     cdef int place, action
     for place in range(ARMS):

@@ -1,8 +1,7 @@
 # cython: language_level=3
 """Loops over the formulas of bandit.pxd."""
 
-from libc.math cimport NAN
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from records cimport ARMS, Batch, Session
 from philox cimport Counter
 from bandit cimport Arm

@@ -2,10 +2,10 @@
 # "Features".
 
 from libc.math cimport fabs, isnan, rint
-from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 from records cimport (
-    HISTORY, RUN_WINDOW, SIZES, WINDOW,
+    HISTORY, RUN_WINDOW, SIZES,
     Features, Policy, Round, Session,
     clip, mix,
 )

@@ -20,7 +20,9 @@ def extract(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
             )
 
 
-def ema(const double[::1] values, const double[::1] state, const double[::1] alpha, double[::1] out):
+def ema(
+    const double[::1] values, const double[::1] state, const double[::1] alpha, double[::1] out
+):
     """alpha * value + (1 - alpha) * state for each row."""
     cdef Py_ssize_t i
     with nogil:

@@ -2,14 +2,14 @@
 # it is worth. Formulas: docs/semantics.md, "Feedback".
 
 from libc.math cimport isnan
-from libc.stdint cimport uint8_t, uint16_t
+from libc.stdint cimport uint8_t
 from libc.string cimport memmove
 from records cimport (
     CALL_ERROR, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT, SESSION_DONE, TERMINATE,
     Policy, Round, Session,
     clip,
 )
-from features cimport context_ratio, decimal
+from features cimport context_ratio
 cimport window
 
 

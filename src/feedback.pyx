@@ -1,7 +1,6 @@
 # cython: language_level=3
 """Loops over the formulas of feedback.pxd."""
 
-from libc.stdint cimport int64_t
 from records cimport Batch, Round, Session, read_round
 cimport feedback
 

@@ -1,6 +1,6 @@
 # Python objects to packed records: what one tool call and one round become.
 
-from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 
 # One tool call, packed; the columns of a RoundBatch hold these fields.

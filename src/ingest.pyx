@@ -4,7 +4,7 @@
 Hashes are XXH3 (64 bits) of the texts that cellium_fast.stable_text makes.
 """
 
-from libc.math cimport NAN, isinf, isnan
+from libc.math cimport NAN, isnan
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from records cimport CALL_EMPTY, CALL_ERROR, EVENT_NONE, Round

@@ -3,7 +3,7 @@
 # Formulas: docs/semantics.md, "Learning".
 
 from libc.math cimport rint
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memmove
 from records cimport (
     ARMS, MAX_STEPS, NOT_LEARNING, SESSION_PRIVATE,
@@ -162,9 +162,8 @@ cdef inline void apply_increments(Pool* pool, Increment* increments) noexcept no
 
 
 cdef inline void close_sessions(Pool* pool, uint64_t count) noexcept nogil:
-    cdef uint64_t before, k
-    before = pool.closed
+    cdef uint64_t before = pool.closed
     pool.closed += count
     if pool.prior.decay_every:
-        for k in range(pool.closed // pool.prior.decay_every - before // pool.prior.decay_every):
+        for _ in range(pool.closed // pool.prior.decay_every - before // pool.prior.decay_every):
             decay_pool(pool)

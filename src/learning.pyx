@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Loops over the formulas of learning.pxd."""
 
-from libc.stdint cimport int8_t, int64_t, uint64_t
-from records cimport ARMS, MAX_STEPS, SESSION_PRIVATE, Batch, Increment, Session
+from libc.stdint cimport int8_t, int64_t
+from records cimport ARMS, SESSION_PRIVATE, Batch, Increment, Session
 cimport learning
 
 
@@ -73,8 +73,7 @@ def nstep_returns(
 def decay(double[::1] values, double factor, const double[::1] targets, const int64_t[::1] times):
     """Move each value towards its target, `times` times, in place."""
     cdef Py_ssize_t i
-    cdef int64_t k
     with nogil:
         for i in range(values.shape[0]):
-            for k in range(times[i]):
+            for _ in range(times[i]):
                 values[i] = learning.decayed(values[i], factor, targets[i])

@@ -35,8 +35,7 @@ cdef inline Block philox(uint64_t key, Block counter) noexcept nogil:
     cdef uint32_t key_high = <uint32_t>(key >> 32)
     cdef uint64_t product0, product1
     cdef Block next
-    cdef int i
-    for i in range(10):
+    for _ in range(10):
         product0 = <uint64_t>0xD2511F53 * counter.word[0]
         product1 = <uint64_t>0xCD9E8D57 * counter.word[2]
         next.word[0] = <uint32_t>(product1 >> 32) ^ counter.word[1] ^ key_low

@@ -6,9 +6,9 @@ cannot drift from what the kernels read.
 """
 
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 
 import numpy as np
 

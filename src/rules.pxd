@@ -4,7 +4,7 @@
 # force their action, in order; the others propose theirs. Every rule that fires is recorded.
 
 from libc.stdint cimport uint8_t, uint32_t
-from records cimport CONTINUE, COMPRESS, RULES, Features, Policy
+from records cimport COMPRESS, CONTINUE, Features, Policy
 
 cdef enum:
     OUTPUT_LOOP

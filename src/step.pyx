@@ -45,8 +45,9 @@ def find_slots(
     size_t batch_address, int64_t used, const int64_t[::1] ids, int64_t[::1] slots,
     uint32_t[::1] stamps, uint32_t stamp,
 ):
-    """Fill `slots` with the rows of `ids`; returns (problem, i): ID_OK, or what is wrong with ids[i].
+    """Fill `slots` with the rows of `ids`; returns (problem, i), of the last id looked at.
 
+    The problem is ID_OK if every id names an open session, else what is wrong with ids[i].
     `stamps` has one number a slot, and `stamp` is one that no earlier call used: an id that
     stands twice is found by it.
     """

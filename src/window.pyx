@@ -6,7 +6,9 @@ from records cimport RUN_WINDOW, mix
 from window cimport equal_at, longest_run, run_score
 
 
-def repetition_scores(const uint64_t[:, ::1] signatures, const int64_t[::1] lengths, double[::1] out):
+def repetition_scores(
+    const uint64_t[:, ::1] signatures, const int64_t[::1] lengths, double[::1] out
+):
     """Score of the longest run among the last calls of each row, newest call last."""
     cdef Py_ssize_t i
     cdef int k, count, newest

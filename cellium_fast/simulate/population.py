@@ -84,7 +84,9 @@ class Population:
         """Who reached the goal."""
         return self.work >= self.goal
 
-    def play(self, who: NDArray[np.int64], round_number: int, told: NDArray[np.uint8]) -> RoundBatch:
+    def play(
+        self, who: NDArray[np.int64], round_number: int, told: NDArray[np.uint8]
+    ) -> RoundBatch:
         """The next round of the agents `who`, after they were told the actions `told`."""
         luck = self._luck(round_number)[:, who]
         self._move(who, round_number, told, luck)
