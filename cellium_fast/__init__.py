@@ -11,9 +11,8 @@ from importlib.util import find_spec
 
 if find_spec("cellium_fast._records") is None:
     raise ImportError(
-        "cellium_fast is not built here: its compiled modules are missing. Run "
-        "`pip install .` (or `pip install -e .` to work on it) in the checkout, which needs a C "
-        "compiler, and import it from elsewhere or from the built checkout."
+        "cellium_fast is not built: its compiled modules are missing beside this file. Run "
+        "`pip install -e .` in the checkout; it needs a C compiler."
     )
 
 from cellium_fast import kernels

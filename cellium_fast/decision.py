@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -222,9 +223,10 @@ class Decisions:
         return len(self.action)
 
     def __getitem__(self, index: int) -> Decision:
+        index = operator.index(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"index: there are {len(self)} decisions, got {index}")
-        index = index % len(self)
+        index %= len(self)
         return Decision(_step.record_of(self._batch.address, index), self.setting(index))
 
     def __iter__(self) -> Iterator[Decision]:

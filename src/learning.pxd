@@ -79,10 +79,11 @@ cdef inline void learn_privately(
     session.beta[action] += <float>gain.beta
     if session.updates[action] < 0xFF:
         session.updates[action] += 1
-    session.updates_since_decay += 1
-    if prior.decay_every and session.updates_since_decay >= prior.decay_every:
-        session.updates_since_decay = 0
-        decay_private(session, prior)
+    if prior.decay_every:
+        session.updates_since_decay += 1
+        if session.updates_since_decay >= prior.decay_every:
+            session.updates_since_decay = 0
+            decay_private(session, prior)
 
 
 cdef inline void learn_in_pool(Increment* increment, Gain gain) noexcept nogil:

@@ -1,0 +1,66 @@
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ACTIONS: Final[tuple[str, ...]]
+TIE_BREAKS: Final[tuple[str, ...]]
+MAX_STEPS: Final[int]
+MAX_FREQUENT_TOOLS: Final[int]
+RUN_WINDOW: Final[int]
+CALL_ERROR: Final[int]
+CALL_EMPTY: Final[int]
+SESSION_OPEN: Final[int]
+SESSION_DONE: Final[int]
+EVENT_USER_MESSAGE: Final[int]
+EVENT_COMPACTION: Final[int]
+
+SESSION: Final[np.dtype[np.void]]
+POLICY: Final[np.dtype[np.void]]
+POOL: Final[np.dtype[np.void]]
+INCREMENT: Final[np.dtype[np.void]]
+FEATURES: Final[np.dtype[np.void]]
+
+def mix(value: int) -> int: ...
+
+class Batch:
+    @property
+    def address(self) -> int: ...
+    def set_memory(
+        self,
+        *,
+        sessions: NDArray[np.void],
+        policies: NDArray[np.void],
+        pools: NDArray[np.void],
+        key: int,
+    ) -> None: ...
+    def set_input(
+        self,
+        *,
+        slots: NDArray[np.int64],
+        call_offsets: NDArray[np.int64] | None = None,
+        call_tool: NDArray[np.uint64] | None = None,
+        call_signature: NDArray[np.uint64] | None = None,
+        call_result: NDArray[np.uint64] | None = None,
+        call_flags: NDArray[np.uint8] | None = None,
+        call_size: NDArray[np.uint32] | None = None,
+        text: NDArray[np.uint64] | None = None,
+        context_tokens: NDArray[np.int64] | None = None,
+        context_limit: NDArray[np.int64] | None = None,
+        progress: NDArray[np.float32] | None = None,
+        reward: NDArray[np.float32] | None = None,
+        success: NDArray[np.int8] | None = None,
+        event: NDArray[np.uint8] | None = None,
+    ) -> None: ...
+    def set_output(
+        self,
+        *,
+        action: NDArray[np.uint8],
+        candidates: NDArray[np.uint8],
+        rules: NDArray[np.uint32],
+        tiebreak: NDArray[np.bool_],
+        reward: NDArray[np.float32],
+        features: NDArray[np.void],
+        draws: NDArray[np.float64],
+        bias: NDArray[np.float64],
+    ) -> None: ...

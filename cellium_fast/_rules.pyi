@@ -1,0 +1,6 @@
+from typing import Final
+
+RULES: Final[tuple[str, ...]]
+FIRST_PROPOSING: Final[int]
+
+def evaluate(batch_address: int, start: int, stop: int) -> None: ...

@@ -1,0 +1,80 @@
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+ID_OK: Final[int]
+ID_UNKNOWN: Final[int]
+ID_CLOSED: Final[int]
+ID_REPEATED: Final[int]
+FEATURES_DTYPE: Final[np.dtype[np.void]]
+
+class FeatureRecord(NamedTuple):
+    progress_score: float
+    progress_trend: float
+    progress_trend_raw: float
+    trend_confidence: float
+    context_saturation: float
+    context_ratio: float
+    repetition_score: float
+    error_rate: float
+    empty_rate: float
+    result_quality: float
+    round: int
+    rounds_left: int
+    stuck_iterations: int
+    run_tool: int
+    error_result: int
+    recent_tools: NDArray[np.uint32]
+    run_length: int
+    cycle: int
+    output_repeats: int
+    failures_in_row: int
+    context_known: bool
+    plateau: bool
+    making_progress: bool
+
+class DecisionRecord:
+    @property
+    def action(self) -> int: ...
+    @property
+    def candidates(self) -> int: ...
+    @property
+    def rules(self) -> int: ...
+    @property
+    def tiebreak(self) -> bool: ...
+    @property
+    def reward(self) -> float: ...
+    @property
+    def draws(self) -> list[float]: ...
+    @property
+    def bias(self) -> list[float]: ...
+    @property
+    def features(self) -> FeatureRecord: ...
+
+def open_sessions(
+    batch_address: int,
+    slots: NDArray[np.int64],
+    first_uid: int,
+    policy: int,
+    pool: int,
+    private: bool,
+    context_limit: NDArray[np.int64],
+    round_limit: NDArray[np.uint32],
+    ids: NDArray[np.int64],
+) -> None: ...
+def find_slots(
+    batch_address: int,
+    used: int,
+    ids: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    stamps: NDArray[np.uint32],
+    stamp: int,
+) -> tuple[int, int]: ...
+def check_id(batch_address: int, used: int, id: int) -> int: ...
+def close_sessions(batch_address: int, count: int) -> None: ...
+def step_one(
+    batch_address: int, slot: int, round_address: int, increments: int
+) -> DecisionRecord: ...
+def opening(batch_address: int, slot: int) -> DecisionRecord: ...
+def record_of(batch_address: int, i: int) -> DecisionRecord: ...
