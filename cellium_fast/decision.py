@@ -177,6 +177,8 @@ class Decisions:
         (N,) float32 in [0, 1], of this round as the outcome of the previous decision.
     features
         (N,) structured, the fields of `docs/semantics.md`.
+    setting_rows
+        (N,) integers, equal for decisions that share policy and names; see `setting`.
     draws, bias
         (N, 5) float64 by action code, NaN for an action that was not compared.
 
@@ -184,11 +186,11 @@ class Decisions:
     """
 
     __slots__ = (
-        "_batch", "_policies", "_settings", "action", "bias", "candidates", "draws", "features",
-        "reward", "rules", "tiebreak",
+        "_batch", "_settings", "action", "bias", "candidates", "draws", "features",
+        "reward", "rules", "setting_rows", "tiebreak",
     )
 
-    def __init__(self, size: int, policies: NDArray[np.uint16], settings: Sequence[Setting]):
+    def __init__(self, size: int, setting_rows: NDArray[np.uint16], settings: Sequence[Setting]):
         self.action: NDArray[np.uint8] = np.empty(size, np.uint8)
         self.candidates: NDArray[np.uint8] = np.empty(size, np.uint8)
         self.rules: NDArray[np.uint32] = np.empty(size, np.uint32)
@@ -197,7 +199,7 @@ class Decisions:
         self.features: NDArray[Any] = np.empty(size, _records.FEATURES)
         self.draws: NDArray[np.float64] = np.empty((size, len(Action)), np.float64)
         self.bias: NDArray[np.float64] = np.empty((size, len(Action)), np.float64)
-        self._policies = policies
+        self.setting_rows: NDArray[np.uint16] = setting_rows
         self._settings = settings
         self._batch = _records.Batch()
         self._batch.set_output(**self.columns())
@@ -217,7 +219,7 @@ class Decisions:
 
     def setting(self, index: int) -> Setting:
         """Policy and names behind one decision."""
-        return self._settings[self._policies[index]]
+        return self._settings[self.setting_rows[index]]
 
     def __len__(self) -> int:
         return len(self.action)
@@ -252,10 +254,10 @@ def cause_of(action: int, rules: int, policy: Policy) -> Cause:
     if action == Action.CONTINUE:
         return Cause.NONE
     fired = set(rules_in(rules))
-    for name, cause in CAUSES.items():
-        if name in fired and action in _may_give(name, policy):
-            return cause
-    return Cause.NONE
+    giving = [name for name in CAUSES if name in fired and action in _may_give(name, policy)]
+    # A rule that stands alone has overruled the others.
+    giving.sort(key=lambda name: not getattr(policy.rules, name).alone)
+    return CAUSES[giving[0]] if giving else Cause.NONE
 
 
 def _may_give(name: str, policy: Policy) -> tuple[Action, ...]:

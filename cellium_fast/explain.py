@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from cellium_fast import _records, _rules
 from cellium_fast.action import Action
-from cellium_fast.decision import Decision, Setting
+from cellium_fast.decision import Cause, Decision, Setting
 
 if TYPE_CHECKING:
     from cellium_fast import _step
 
 NAME_LENGTH = 40
 ERROR_LENGTH = 80
+
+REASONS = {
+    Cause.NONE: "a rule of your own policy",
+    Cause.LOOP: "calls repeat",
+    Cause.STAGNATION: "no progress",
+    Cause.FAILURES: "repeated failures",
+    Cause.CONTEXT: "the context is nearly full",
+    Cause.OUTPUT_LOOP: "the same answer text again and again",
+    Cause.ROUND_LIMIT: "the round limit is reached",
+}
 
 def safe_text(text: str, length: int) -> str:
     """Text from outside as at most `length` printable characters of one line, without brackets.
@@ -131,11 +141,10 @@ def evidence(decision: Decision) -> dict[str, str]:
 
 
 def _heading(decision: Decision, features: _step.FeatureRecord) -> str:
-    cause = decision.cause.replace("_", " ")
-    because = "" if decision.action == Action.CONTINUE else f" (cause: {cause})"
-    if features.round == 0:
-        return f"Before the first round: {decision.action}{because}"
-    return f"Round {features.round}: {decision.action}{because}"
+    when = f"Round {features.round}" if features.round else "Before the first round"
+    if decision.action == Action.CONTINUE:
+        return f"{when}: {decision.action}"
+    return f"{when}: {decision.action} (cause: {decision.cause}, {REASONS[decision.cause]})"
 
 
 def _features(features: _step.FeatureRecord) -> tuple[str, str]:
@@ -155,7 +164,10 @@ def _choice(decision: Decision) -> list[str]:
     if forcing:
         return [f"Forced by {forcing[0]}: {decision.action}"]
     if not decision.tiebreak:
-        return [f"Only candidate: {decision.action}"]
+        rules = decision.setting.policy.rules
+        alone = [rule for rule in decision.rules if getattr(rules, rule).alone]
+        overruled = f" ({' and '.join(alone)} overrules the others)" if alone else ""
+        return [f"Only candidate: {decision.action}{overruled}"]
     names = ", ".join(map(str, decision.candidates))
     how = decision.setting.policy.tie_break
     if how == "first":
@@ -206,6 +218,9 @@ def _stuck_and_trend(features: _step.FeatureRecord, setting: Setting) -> str:
 
 
 def _cycle(features: _step.FeatureRecord, setting: Setting) -> str:
+    # A A A A A A is a cycle of three too.
+    if features.run_length >= 2 * features.cycle:
+        return _run(features, setting)
     names = [_tool(mixed, setting) for mixed in cycle_tools(features)]
     return f"calls alternate: {', '.join(names)}"
 

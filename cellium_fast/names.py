@@ -38,6 +38,10 @@ class Names:
         """
         return self._tools.get(mixed) or f"#{mixed:08x}"
 
+    def known_tool(self, mixed: int) -> str | None:
+        """The tool's name, if it was seen."""
+        return self._tools.get(mixed)
+
     def error(self, mixed: int) -> str | None:
         """The shortened error text, if it was seen."""
         return self._errors.get(mixed)

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast.action import Action
+from cellium_fast.action import Action, mask_of
 from cellium_fast.checks import whole_number
-from cellium_fast.decision import Cause, Decision, Decisions
-from cellium_fast.explain import counted, cycle_tools, quoted, times, whole_percent
+from cellium_fast.decision import Decision, Decisions
+from cellium_fast.explain import REASONS, counted, cycle_tools, quoted, times, whole_percent
 
 if TYPE_CHECKING:
     from cellium_fast import _step
-    from cellium_fast.names import Names
 
 MAX_LENGTH = 600
 MIN_LENGTH = 480        # room for the fixed lines of every constraint, fused ones included
@@ -33,6 +32,8 @@ NAMES_SHOWN = 3
 RUN_SHOWN = 3           # calls in a row that make a repetition
 STUCK_SHOWN = 20
 CONTEXT_SHOWN = 50      # percent
+
+DIRECTIONS = (Action.REDIRECT, Action.RETRY)     # a fused constraint takes the first it can
 
 LAST_ROUND = "One round is left: the final answer MUST come in this round."
 
@@ -71,15 +72,6 @@ CONSTRAINTS = {
         "Call any tool, present open questions as solved.",
         "This run is being stopped from outside; treat the goal as not reached.",
     ),
-}
-
-REASONS = {
-    Cause.LOOP: "Reason: calls go round in a loop.",
-    Cause.STAGNATION: "Reason: no progress.",
-    Cause.FAILURES: "Reason: repeated failures.",
-    Cause.CONTEXT: "Reason: the context is exhausted.",
-    Cause.OUTPUT_LOOP: "Reason: the same answer text again and again.",
-    Cause.ROUND_LIMIT: "Reason: the round limit is reached.",
 }
 
 # A stop is no success, not even by a tool's name.
@@ -148,8 +140,8 @@ class HardConstraintRenderer:
         speaking = decisions.action != Action.CONTINUE
         rows = np.flatnonzero(speaking | (decisions.features["rounds_left"] == 1))
         if len(rows):
-            first, which = _distinct(_facts(decisions, rows, fuse))
-            distinct = [self.render(decisions[int(row)], fuse) for row in rows[first]]
+            one, which = _distinct(_facts(decisions, rows, fuse))
+            distinct = [self.render(decisions[int(row)], fuse) for row in rows[one]]
             texts[rows] = np.array(distinct, object)[which]
         made: list[str] = texts.tolist()
         return made
@@ -179,29 +171,23 @@ def _is_last_round(decision: Decision, features: _step.FeatureRecord) -> bool:
 def _fused_actions(decision: Decision) -> tuple[Action, ...]:
     chosen = decision.action
     candidates = decision.candidates
-    if chosen in (Action.RETRY, Action.REDIRECT) and Action.COMPRESS in candidates:
+    if chosen in DIRECTIONS and Action.COMPRESS in candidates:
         return chosen, Action.COMPRESS
     if chosen == Action.COMPRESS:
-        for direction in (Action.REDIRECT, Action.RETRY):
+        for direction in DIRECTIONS:
             if direction in candidates:
                 return direction, Action.COMPRESS
     return (chosen,)
 
 
-def _known_tool(names: Names, mixed: int) -> str | None:
-    name = names.tool(mixed)
-    return None if name == f"#{mixed:08x}" else name
-
-
 def _shown_names(decision: Decision, hashes: tuple[int, ...]) -> list[str]:
     """Quoted distinct names of tools; none if one of them is not known or must not be shown."""
-    names = [_known_tool(decision.setting.names, mixed) for mixed in dict.fromkeys(hashes)]
+    names = [decision.setting.names.known_tool(mixed) for mixed in hashes]
     known = [name for name in names if name is not None]
-    if len(known) < len(names):
+    stop = decision.action == Action.TERMINATE
+    if len(known) < len(names) or (stop and any(map(_claims_success, known))):
         return []
-    if decision.action == Action.TERMINATE and any(map(_claims_success, known)):
-        return []
-    return [quoted(name) for name in known]
+    return list(dict.fromkeys(map(quoted, known)))
 
 
 def _claims_success(name: str) -> bool:
@@ -209,7 +195,7 @@ def _claims_success(name: str) -> bool:
 
 
 def _reason(decision: Decision, features: _step.FeatureRecord) -> str:
-    return REASONS.get(decision.cause, "")
+    return f"Reason: {REASONS[decision.cause]}."
 
 
 def _repeated(decision: Decision, features: _step.FeatureRecord) -> str:
@@ -257,9 +243,7 @@ SENTENCES: dict[Action, tuple[Sentence, ...]] = {
 }
 
 
-def _facts(
-    decisions: Decisions, rows: NDArray[np.intp], fuse: bool
-) -> Iterator[NDArray[np.uint64]]:
+def _facts(decisions: Decisions, rows: NDArray[np.intp], fuse: bool) -> Iterator[NDArray[Any]]:
     """All that a text depends on, as columns: first the small facts packed, then tool hashes."""
 
     def feature(name: str) -> NDArray[Any]:
@@ -268,9 +252,10 @@ def _facts(
 
     action = decisions.action[rows]
     speaks = action != Action.CONTINUE
-    candidates = decisions.candidates[rows] if fuse else np.zeros_like(action)
-    directed = candidates & (Action.RETRY.mask | Action.REDIRECT.mask) != 0
-    names_tools = speaks & ((action != Action.COMPRESS) | directed)
+    compresses = action == Action.COMPRESS
+    partners = np.where(compresses, mask_of(DIRECTIONS), Action.COMPRESS.mask)
+    partners = partners & decisions.candidates[rows] if fuse else np.zeros_like(action)
+    names_tools = speaks & (~compresses | (partners != 0))
     run = feature("run_length")
     run = np.where(names_tools & (run >= RUN_SHOWN), run, 0)
     cycle = np.where(names_tools & (run == 0), feature("cycle"), 0)
@@ -280,14 +265,13 @@ def _facts(
     packed = np.zeros(len(rows), np.uint64)
     for values, bits in (
         (action, 3),
-        (candidates, 5),
+        (partners, 5),
         (run, 4),
-        (cycle, 2),
         (stuck, 5),
         (np.where(shown, percent, 0), 7),
         (feature("rounds_left") == 1, 1),
         (np.where(action == Action.TERMINATE, decisions.rules[rows], 0), 16),
-        (decisions._policies[rows], 16),
+        (decisions.setting_rows[rows], 16),
     ):
         packed = packed << np.uint64(bits) | values.astype(np.uint64)
     yield packed
@@ -297,13 +281,12 @@ def _facts(
         yield np.where(cycle > place, recent[:, place], 0)
 
 
-def _distinct(
-    columns: Iterator[NDArray[np.uint64]],
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Place of the first row of each distinct row, and which of these each row equals."""
-    _, first, which = np.unique(next(columns), return_index=True, return_inverse=True)
+def _distinct(columns: Iterator[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Place of one row of each distinct kind, and the kind of each row."""
+    kinds, which = np.unique(next(columns), return_inverse=True)
     for column in columns:
         if column.any():
-            both = which.astype(np.uint64) << np.uint64(32) | column.astype(np.uint64)
-            _, first, which = np.unique(both, return_index=True, return_inverse=True)
-    return first, which
+            kinds, which = np.unique(which << 32 | column, return_inverse=True)
+    one = np.empty(len(kinds), np.intp)
+    one[which] = np.arange(len(which))
+    return one, which

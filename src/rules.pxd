@@ -27,7 +27,8 @@ cdef enum:
 
 
 cdef inline uint32_t fired_if(bint condition, int rule) noexcept nogil:
-    return <uint32_t>condition << rule
+    # A bint is any number: a cycle of 3 is as true as 1.
+    return <uint32_t>(condition != 0) << rule
 
 
 cdef inline uint32_t forcing_rules(const Features* f, const Policy* p) noexcept nogil:

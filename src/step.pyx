@@ -127,7 +127,8 @@ cdef class DecisionRecord:
 def _feature_row(bytes packed):
     import numpy as np
 
-    return np.frombuffer(packed, FEATURES_DTYPE)[0].item()
+    row = np.frombuffer(packed, FEATURES_DTYPE)[0].item()
+    return [tuple(part.tolist()) if isinstance(part, np.ndarray) else part for part in row]
 
 
 def step_one(size_t batch_address, int64_t slot, size_t round_address, size_t increments):
