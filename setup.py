@@ -15,7 +15,7 @@ if platform.system() == "Windows":
     COMPILE = ["/O2", "/fp:precise", "/std:c11"]
 else:
     # No fused multiply-add: the same bits on every machine.
-    COMPILE = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno"]
+    COMPILE = ["-std=c11", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno"]
 
 HELP = (
     "cellium-fast needs a C compiler that knows C11 and the Python headers; install them "

@@ -5,6 +5,8 @@ Each message names the argument, what came, what is wanted and, where it helps, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class CelliumError(Exception):
     """Base of every exception this package raises on purpose."""
@@ -15,7 +17,17 @@ class InputError(CelliumError, ValueError):
 
 
 class PolicyError(InputError):
-    """A policy or a policy file does not make sense; the message names the field."""
+    """A policy or a policy file does not make sense; the message names the field.
+
+    Attributes
+    ----------
+    problems
+        Field and what is wrong with it, for each field that is wrong.
+    """
+
+    def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
 
 
 class SessionError(InputError):

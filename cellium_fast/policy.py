@@ -7,46 +7,40 @@ rule ``failure_wall`` is ``failure_wall_stuck``; `Policy.record` fills it by tha
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-import orjson
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic import model_validator as validator
+from pydantic import Field, StrictBool, model_validator
 
 from cellium_fast import _records, _rules
 from cellium_fast.action import Action, mask_of
 from cellium_fast.errors import PolicyError, UnknownNameError
-
-PolicyAction = Annotated[Action, BeforeValidator(Action.parse)]
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-PositiveFraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Saturation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Trend = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=0xFFFF)]
-RunCount = Annotated[int, Field(ge=1, le=_records.RUN_WINDOW)]
-Amount = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-
-class Parameters(BaseModel):
-    """Frozen, and strict about names: an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from cellium_fast.parameters import (
+    BelowOne,
+    Count,
+    Factor,
+    Fraction,
+    Parameters,
+    PolicyAction,
+    PositiveFraction,
+    RunCount,
+    Saturation,
+    Shape,
+    Trend,
+    merged,
+    with_text_keys,
+)
 
 
 class Rule(Parameters):
     """What every rule has."""
 
-    enabled: bool = True
+    enabled: StrictBool = True
     actions: tuple[PolicyAction, ...] = Field(
         description="What the rule forces (exactly one) or proposes."
     )
-    alone: bool = Field(
+    alone: StrictBool = Field(
         default=False, description="When it fires, its actions replace every other proposal."
     )
 
@@ -110,7 +104,7 @@ class ContextCritical(Rule):
     """Fires when tokens / limit reaches `saturation`."""
 
     actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
-    alone: bool = True
+    alone: StrictBool = True
     saturation: Saturation = 0.85
 
 
@@ -176,7 +170,7 @@ class Progressing(Rule):
 
     actions: tuple[PolicyAction, ...] = (Action.CONTINUE,)
     progress: Fraction | None = 0.5
-    yields: bool = True
+    yields: StrictBool = True
 
 
 class Rules(Parameters):
@@ -199,7 +193,7 @@ class Rules(Parameters):
     slow_progress: SlowProgress = SlowProgress()
     progressing: Progressing = Progressing()
 
-    @validator(mode="after")
+    @model_validator(mode="after")
     def _forcing_rules_force_one_action(self) -> Self:
         for place, name in enumerate(type(self).model_fields):
             rule: Rule = getattr(self, name)
@@ -213,16 +207,16 @@ class Rules(Parameters):
 class Bias(Parameters):
     """What is added to an arm's draw, and the cold-start factor on it."""
 
-    redirect_repetition: Amount = 0.03
-    redirect_stuck: Amount = 0.04
-    retry_stuck: Amount = 0.02
-    retry_slow: Amount = 0.01
-    compress_saturation: Amount = 0.03
-    compress_stuck: Amount = 0.02
-    continue_progress: Amount = 0.02
-    continue_unstuck: Amount = 0.03
-    cold_start_factor: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 5.0
-    cold_start_updates: Annotated[int, Field(ge=0, le=255)] = 5
+    redirect_repetition: Fraction = 0.03
+    redirect_stuck: Fraction = 0.04
+    retry_stuck: Fraction = 0.02
+    retry_slow: Fraction = 0.01
+    compress_saturation: Fraction = 0.03
+    compress_stuck: Fraction = 0.02
+    continue_progress: Fraction = 0.02
+    continue_unstuck: Fraction = 0.03
+    cold_start_factor: Factor = 5.0
+    cold_start_updates: Annotated[int, Field(strict=True, ge=0, le=255)] = 5
 
 
 class Feedback(Parameters):
@@ -230,7 +224,7 @@ class Feedback(Parameters):
 
     round_cost: Fraction = 0.1
     saturation_cost: Fraction = 0.2
-    saturation_from: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.8
+    saturation_from: BelowOne = 0.8
     failure_reward: Fraction = 0.3
 
 
@@ -241,11 +235,11 @@ class Posterior(Parameters):
     `decay_every` updates. `decay_every=0` switches decay off.
     """
 
-    alpha: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 2.0
-    beta: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = 2.0
+    alpha: Shape = 2.0
+    beta: Shape = 2.0
     decay: PositiveFraction = 0.99
-    decay_every: Annotated[int, Field(ge=0, le=0xFFFF)] = 50
-    decay_target: Literal["prior"] | Annotated[float, Field(ge=1e-3, le=1e6)] = "prior"
+    decay_every: Annotated[int, Field(strict=True, ge=0, le=0xFFFF)] = 50
+    decay_target: Literal["prior"] | Shape = "prior"
 
     def fill(self, record: np.void) -> None:
         """Write these parameters into a packed ``Prior`` record."""
@@ -279,12 +273,12 @@ class Policy(Parameters):
     """
 
     ema_alpha: PositiveFraction = 0.3
-    empty_is_unproductive: bool = False
-    stale_is_unproductive: bool = True
-    match_results: bool = Field(
+    empty_is_unproductive: StrictBool = False
+    stale_is_unproductive: StrictBool = True
+    match_results: StrictBool = Field(
         default=True, description="Repetition and cycles: equal calls have equal results too."
     )
-    newest_run_only: bool = Field(
+    newest_run_only: StrictBool = Field(
         default=True, description="Repetition: only the run that ends at the newest call."
     )
     count_failures: Literal["calls", "rounds"] = "rounds"
@@ -293,7 +287,7 @@ class Policy(Parameters):
     tie_break: Literal["thompson", "greedy", "first"] = "thompson"
     bias: Bias = Bias()
     feedback: Feedback = Feedback()
-    n_step: Annotated[int, Field(ge=1, le=_records.MAX_STEPS)] = 3
+    n_step: Annotated[int, Field(strict=True, ge=1, le=_records.MAX_STEPS)] = 3
     gamma: PositiveFraction = 1.0
     credit: Literal["forward", "newest"] = Field(
         default="forward",
@@ -305,14 +299,8 @@ class Policy(Parameters):
     learn_from: Literal["tiebreak", "all"] = "tiebreak"
     posterior: Posterior = Posterior()
 
-    def __init__(self, **parameters: Any) -> None:
-        try:
-            super().__init__(**parameters)
-        except ValidationError as error:
-            raise PolicyError(_in_plain_words(error)) from None
-
     @classmethod
-    def preset(cls, name: str, **overrides: Any) -> Policy:
+    def preset(cls, name: str, /, **overrides: Any) -> Policy:
         """A shipped policy, ``"default"`` or ``"cellium"``, with some parameters changed.
 
         Raises
@@ -324,7 +312,7 @@ class Policy(Parameters):
         """
         if name not in PRESETS:
             raise UnknownNameError("preset", name, PRESETS)
-        return cls(**_merged(PRESETS[name], overrides))
+        return cls(**merged(PRESETS[name], overrides))
 
     @classmethod
     def from_file(cls, path: str | Path) -> Policy:
@@ -340,30 +328,30 @@ class Policy(Parameters):
         """
         path = Path(path)
         try:
-            values = _parsers()[path.suffix.lower()](path.read_bytes())
+            values = PARSERS[path.suffix.lower()](path.read_bytes())
         except KeyError:
             raise PolicyError(
                 f"{path}: wanted a .toml, .yaml or .json file, got {path.suffix or 'no ending'}"
             ) from None
         except OSError as error:
             raise PolicyError(f"{path}: {error.strerror or error}") from None
-        except (ValueError, yaml.YAMLError) as error:
+        except (ValueError, RecursionError) as error:
             raise PolicyError(f"{path}: {error}") from None
         if not isinstance(values, dict):
             raise PolicyError(f"{path}: wanted a table of parameters, got {type(values).__name__}")
-        values = {str(name): value for name, value in values.items()}
+        values = with_text_keys(values)
         try:
             return cls.preset(str(values.pop("preset", "default")), **values)
         except (PolicyError, UnknownNameError) as error:
             raise PolicyError(f"{path}: {error}") from None
 
-    def replace(self, **overrides: Any) -> Policy:
+    def replace(self, /, **overrides: Any) -> Policy:
         """This policy with some parameters changed; sections merge.
 
         >>> Policy().replace(feedback={"round_cost": 0.2}).feedback.round_cost
         0.2
         """
-        return type(self)(**_merged(self.model_dump(), overrides))
+        return type(self)(**merged(self.model_dump(), overrides))
 
     def record(self) -> np.ndarray:
         """The packed record that kernels read: one row of dtype ``_records.POLICY``."""
@@ -401,38 +389,33 @@ def _fill_rule(row: np.void, bit: int, name: str, rule: Rule) -> None:
             row[f"{name}_{parameter}"] = math.inf if value is None else value
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes` laid over `base`, section by section."""
-    merged = dict(base)
-    for name, value in changes.items():
-        if isinstance(value, BaseModel):
-            value = value.model_dump()
-        old = merged.get(name)
-        both = isinstance(value, Mapping) and isinstance(old, Mapping)
-        merged[name] = _merged(old, value) if both else value  # type: ignore[arg-type]
-    return merged
+def _parse_toml(text: bytes) -> Any:
+    import tomllib
+
+    return tomllib.loads(text.decode())
 
 
-def _in_plain_words(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors(include_url=False):
-        field = ".".join(str(part) for part in problem["loc"]) or "policy"
-        if problem["type"] == "extra_forbidden":
-            lines.append(f"{field}: there is no such parameter")
-        else:
-            wanted = problem["msg"].removeprefix("Value error, ")
-            wanted = wanted.replace("Input should be", "wanted")
-            lines.append(f"{field}: {wanted}, got {problem['input']!r:.80}")
-    return "; ".join(lines)
+def _parse_yaml(text: bytes) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
-def _parsers() -> dict[str, Any]:
-    return {
-        ".toml": lambda text: tomllib.loads(text.decode()),
-        ".yaml": yaml.safe_load,
-        ".yml": yaml.safe_load,
-        ".json": orjson.loads,
-    }
+def _parse_json(text: bytes) -> Any:
+    import orjson
+
+    return orjson.loads(text)
+
+
+PARSERS = {
+    ".toml": _parse_toml,
+    ".yaml": _parse_yaml,
+    ".yml": _parse_yaml,
+    ".json": _parse_json,
+}
 
 
 # What differs from the default policy.

@@ -1,0 +1,74 @@
+"""What parameters are made of: strict numbers, frozen sections, errors in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from cellium_fast import _records
+from cellium_fast.action import Action
+from cellium_fast.errors import PolicyError
+
+PolicyAction = Annotated[Action, BeforeValidator(Action.parse)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+PositiveFraction = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+Saturation = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Trend = Annotated[float, Field(strict=True, ge=-1, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=1, le=0xFFFF)]
+RunCount = Annotated[int, Field(strict=True, ge=1, le=_records.RUN_WINDOW)]
+Shape = Annotated[float, Field(strict=True, ge=1e-3, le=1e6, allow_inf_nan=False)]
+Factor = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
+BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
+
+
+class Parameters(BaseModel):
+    """Frozen, and strict about names: an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, /, **parameters: Any) -> None:
+        try:
+            super().__init__(**with_text_keys(parameters))
+        except ValidationError as error:
+            problems = _problems(error)
+            message = "; ".join(f"{field}: {what}" for field, what in problems)
+            raise PolicyError(message, problems) from None
+
+
+def with_text_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """A key that is no text is an unknown key like any other."""
+    return {
+        str(name): with_text_keys(value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+    }
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes` laid over `base`, section by section."""
+    result = dict(base)
+    for name, value in changes.items():
+        if isinstance(value, BaseModel):
+            value = value.model_dump()
+        old = result.get(name)
+        both = isinstance(value, Mapping) and isinstance(old, Mapping)
+        result[name] = merged(old, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def _problems(error: ValidationError) -> list[tuple[str, str]]:
+    """Field and what is wrong with it, in plain words."""
+    found = []
+    for problem in error.errors(include_url=False):
+        field = ".".join(str(part) for part in problem["loc"])
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, PolicyError):      # of a section, which checked itself
+            found += [(f"{field}.{inner}", what) for inner, what in cause.problems]
+        elif problem["type"] == "extra_forbidden":
+            found.append((field, "there is no such parameter"))
+        else:
+            wanted = problem["msg"].removeprefix("Value error, ")
+            wanted = wanted.replace("Input should be", "wanted")
+            found.append((field or "policy", f"{wanted}, got {problem['input']!r:.80}"))
+    return found
