@@ -14,7 +14,7 @@ MODULES = sorted(path.stem for path in SOURCE.glob("*.pyx"))
 if platform.system() == "Windows":
     COMPILE = ["/O2", "/fp:precise", "/std:c11"]
 else:
-    # No fused multiply-add: the same bits on every machine.
+    # No fused multiply-add, which would round differently from machine to machine.
     COMPILE = ["-std=c11", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno"]
 
 HELP = (

@@ -12,6 +12,7 @@ CALL_ERROR: Final[int]
 CALL_EMPTY: Final[int]
 SESSION_OPEN: Final[int]
 SESSION_DONE: Final[int]
+SESSION_PRIVATE: Final[int]
 EVENT_USER_MESSAGE: Final[int]
 EVENT_COMPACTION: Final[int]
 

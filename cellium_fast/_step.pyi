@@ -25,7 +25,7 @@ class FeatureRecord(NamedTuple):
     stuck_iterations: int
     run_tool: int
     error_result: int
-    recent_tools: NDArray[np.uint32]
+    recent_tools: tuple[int, int, int]
     run_length: int
     cycle: int
     output_repeats: int

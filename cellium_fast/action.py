@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from cellium_fast import _records
+from cellium_fast.errors import shown
 
 
 class Action(IntEnum):
@@ -42,7 +43,7 @@ class Action(IntEnum):
         """
         if isinstance(value, str):
             if value not in _records.ACTIONS:
-                raise ValueError(f"wanted one of {', '.join(_records.ACTIONS)}, got {value!r}")
+                raise ValueError(f"wanted one of {', '.join(_records.ACTIONS)}, got {shown(value)}")
             return cls(_records.ACTIONS.index(value))
         return cls(value)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cellium_fast.errors import InputError
+from cellium_fast.errors import InputError, shown
 
 
 def whole_number(name: str, value: Any, low: int, high: int) -> int:
@@ -20,13 +20,13 @@ def whole_number(name: str, value: Any, low: int, high: int) -> int:
     """
     wanted = f"{name}: wanted a whole number in [{low:,}, {high:,}]"
     if isinstance(value, bool | np.bool_):
-        raise InputError(f"{wanted}, got {value!r}")
+        raise InputError(f"{wanted}, got {value}")
     try:
         number = operator.index(value)
     except TypeError:
-        raise InputError(f"{wanted}, got {value!r:.80}") from None
+        raise InputError(f"{wanted}, got {shown(value)}") from None
     if not low <= number <= high:
-        raise InputError(f"{wanted}, got {number}")
+        raise InputError(f"{wanted}, got {shown(number)}")
     return number
 
 
@@ -38,13 +38,13 @@ def number(name: str, value: Any, low: float, high: float) -> float:
     """
     wanted = f"{name}: wanted a number in [{low:g}, {high:g}]"
     if isinstance(value, str | bytes | bool | np.bool_):
-        raise InputError(f"{wanted}, got {value!r:.80}")
+        raise InputError(f"{wanted}, got {shown(value)}")
     try:
         result = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{wanted}, got {value!r:.80}") from None
+        raise InputError(f"{wanted}, got {shown(value)}") from None
     if not low <= result <= high or math.isnan(result):
-        raise InputError(f"{wanted}, got {value!r:.80}")
+        raise InputError(f"{wanted}, got {shown(value)}")
     return result
 
 
@@ -94,13 +94,28 @@ def every(name: str, good: NDArray[np.bool_], value: NDArray[Any], wanted: str) 
         raise InputError(f"{name}[{where}]: wanted {wanted}, got {value.flat[where]}")
 
 
-def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+def as_given(name: str, value: Any) -> NDArray[Any]:
+    """The value as an array of whatever it holds; InputError if its rows differ in length."""
     try:
-        given = np.asarray(value)
-        result = np.ascontiguousarray(np.asarray(value, dtype=dtype))
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: wanted numbers in equal rows, got {shown(value)}") from None
+
+
+def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """What is no array yet: integers one by one, since NumPy would round large ones."""
+    problem = InputError(f"{name}: wanted {dtype} values, got {shown(value)}")
+    try:
+        if dtype.kind not in "iu":
+            given = np.asarray(value)
+            if given.dtype.kind not in "fiu" and given.size:
+                raise problem
+            return np.ascontiguousarray(given, dtype).reshape(given.shape)
+        given = np.array(value, object)
+        # A flag may stand for the numbers 0 and 1 where a number is a flag.
+        if dtype != np.int8 and any(isinstance(item, bool | np.bool_) for item in given.flat):
+            raise problem
+        whole = [operator.index(item) for item in given.flat]
+        return np.array(whole, dtype).reshape(given.shape)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name}: wanted {dtype} values, got {value!r:.80}") from None
-    whole = dtype.kind in "iu"
-    if whole and given.size and (given.dtype.kind not in "iub" or (given != result).any()):
-        raise InputError(f"{name}: wanted {dtype} values, got {value!r:.80}")
-    return result.reshape(given.shape)
+        raise problem from None

@@ -219,7 +219,7 @@ class Decisions:
 
     def setting(self, index: int) -> Setting:
         """Policy and names behind one decision."""
-        return self._settings[self.setting_rows[index]]
+        return self._settings[int(self.setting_rows[index])]
 
     def __len__(self) -> int:
         return len(self.action)
@@ -256,7 +256,7 @@ def cause_of(action: int, rules: int, policy: Policy) -> Cause:
     fired = set(rules_in(rules))
     giving = [name for name in CAUSES if name in fired and action in _may_give(name, policy)]
     # A rule that stands alone has overruled the others.
-    giving.sort(key=lambda name: not getattr(policy.rules, name).alone)
+    giving.sort(key=lambda name: not getattr(getattr(policy.rules, name), "alone", False))
     return CAUSES[giving[0]] if giving else Cause.NONE
 
 

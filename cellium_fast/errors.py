@@ -5,7 +5,21 @@ Each message names the argument, what came, what is wanted and, where it helps, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+
+def shown(value: object) -> str:
+    """A value for a message: its repr, cut to 80 characters, whatever the value is.
+
+    >>> shown("abc"), shown(10 ** 5000)
+    ("'abc'", 'an int too long to print')
+    """
+    try:
+        return f"{value!r:.80}"
+    except ValueError:
+        return f"an {type(value).__name__} too long to print"
+    except Exception:  # a value's own __repr__ may do anything
+        return f"a {type(value).__name__}"
 
 
 class CelliumError(Exception):
@@ -37,6 +51,6 @@ class SessionError(InputError):
 class UnknownNameError(CelliumError, LookupError):
     """A policy, preset or pool that does not exist."""
 
-    def __init__(self, kind: str, name: object, known: object) -> None:
-        choices = ", ".join(repr(choice) for choice in known)  # type: ignore[attr-defined]
-        super().__init__(f"{kind}: there is none called {name!r}; there is {choices or 'none'}")
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        choices = ", ".join(map(repr, known))
+        super().__init__(f"{kind}: there is none called {shown(name)}; there is {choices}")

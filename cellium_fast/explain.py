@@ -165,7 +165,7 @@ def _choice(decision: Decision) -> list[str]:
         return [f"Forced by {forcing[0]}: {decision.action}"]
     if not decision.tiebreak:
         rules = decision.setting.policy.rules
-        alone = [rule for rule in decision.rules if getattr(rules, rule).alone]
+        alone = [rule for rule in decision.rules if getattr(getattr(rules, rule), "alone", False)]
         overruled = f" ({' and '.join(alone)} overrules the others)" if alone else ""
         return [f"Only candidate: {decision.action}{overruled}"]
     names = ", ".join(map(str, decision.candidates))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from cellium_fast import _feedback, _ingest, _learning, _records, _step, checks, pipeline
 from cellium_fast.action import Action
 from cellium_fast.decision import Decision, Decisions, Setting
-from cellium_fast.errors import InputError, SessionError, UnknownNameError
+from cellium_fast.errors import InputError, SessionError, UnknownNameError, shown
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.rounds import Round, RoundBatch
@@ -105,7 +105,8 @@ class Fleet:
         count
             How many, >= 0.
         context_limit
-            Tokens, one number or one a session; None or 0: unknown, and no context rule fires.
+            Tokens, one number or one a session; None, 0 or infinity: unknown, and no context rule
+            fires.
         round_limit
             Rounds, >= 1, one number or one a session; None or infinity: no limit.
         policy, pool
@@ -129,11 +130,13 @@ class Fleet:
         rounds = _limits("round_limit", round_limit, count, 1, MAX_ROUNDS, np.uint32)
         policy_row = _row_of("policy", policy, self._policies)
         pool_row = _row_of("pool", pool, self._pools)
+        if not isinstance(private, bool):
+            raise InputError(f"private: wanted True or False, got {shown(private)}")
         ids = np.empty(count, np.int64)
         with self._lock:
             slots = self._take_slots(count)
             _step.open_sessions(
-                self._memory.address, slots, self._opened, policy_row, pool_row, bool(private),
+                self._memory.address, slots, self._opened, policy_row, pool_row, private,
                 limits, rounds, ids,
             )
             self._opened += count
@@ -167,18 +170,17 @@ class Fleet:
             An argument does not make sense; nothing was opened.
         """
         if not isinstance(name, str):
-            raise InputError(f"name: wanted a text, got {name!r:.80}")
-        if isinstance(tools, str) or not all(isinstance(tool, str) for tool in tools):
-            raise InputError(f"tools: wanted names of tools, got {tools!r:.80}")
+            raise InputError(f"name: wanted a text, got {shown(name)}")
+        names = _names("tools", tools)
         for limit, what in ((context_limit, "context_limit"), (round_limit, "round_limit")):
-            if np.ndim(limit) != 0:  # type: ignore[arg-type]
-                raise InputError(f"{what}: wanted one number, got {limit!r:.80}")
+            if checks.as_given(what, limit).ndim != 0:
+                raise InputError(f"{what}: wanted one number, got {shown(limit)}")
         ids = self.open(
             1, context_limit=context_limit, round_limit=round_limit, policy=policy, pool=pool,
             private=private,
         )
         return Session(
-            self, int(ids[0]), name, tuple(tools),
+            self, int(ids[0]), name, names,
             self._settings[_row_of("policy", policy, self._policies)],
         )
 
@@ -296,7 +298,8 @@ class Fleet:
         with self._lock:
             slots = self._slots_of(ids)
             flags: NDArray[np.uint8] = self._sessions["flags"][slots]
-        return (flags & _records.SESSION_DONE) != 0
+        done: NDArray[np.bool_] = (flags & _records.SESSION_DONE) != 0
+        return done
 
     def posterior(self, pool: str | None = None) -> dict[str, NDArray[Any]]:
         """What a pool has learned: ``alpha``, ``beta`` (5,) float64, ``updates`` (5,) uint64.
@@ -310,13 +313,15 @@ class Fleet:
     def private_posterior(self, session_id: int) -> dict[str, NDArray[Any]]:
         """As `posterior`, of one session opened with ``private=True``."""
         with self._lock:
-            row = self._sessions[self._slot_of(session_id)]
+            row = self._sessions[
+                self._slot_of(checks.whole_number("session_id", session_id, 0, MAX_TOKENS))
+            ]
             if not row["flags"] & _records.SESSION_PRIVATE:
                 raise SessionError(f"session: {session_id} has no private posterior")
             return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
 
     # --- for Session -----------------------------------------------------------------------------
-    def _step_one(self, session_id: int, round: Round, setting: Setting) -> Decision:
+    def _step_one(self, session_id: int, round: Round) -> _step.DecisionRecord:
         with self._lock:
             slot = self._slot_of(session_id)
             self._packer.pack(round)
@@ -324,10 +329,9 @@ class Fleet:
                 self._names.learn(self._packer.new_tools, self._packer.new_errors)
                 self._packer.new_tools.clear()
                 self._packer.new_errors.clear()
-            record = _step.step_one(
+            return _step.step_one(
                 self._memory.address, slot, self._packer.address, self._increments_address
             )
-        return Decision(record, setting)
 
     def _opening_of(self, session_id: int, setting: Setting) -> Decision:
         with self._lock:
@@ -421,15 +425,15 @@ def _named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Po
     if policies is None:
         return {"default": Policy()}
     if not isinstance(policies, Mapping) or not 0 < len(policies) <= MAX_TABLE:
-        raise InputError(f"policies: wanted policies by name, at least one, got {policies!r:.80}")
+        raise InputError(f"policies: wanted policies by name, at least one, got {shown(policies)}")
     named = {}
     for name, policy in policies.items():
         if isinstance(policy, str):
             policy = Policy.preset(policy)
         if not isinstance(name, str) or not isinstance(policy, Policy):
             raise InputError(
-                f"policies: wanted names with a Policy or a preset's name, got {name!r:.80}: "
-                f"{policy!r:.80}"
+                f"policies: wanted names with a Policy or a preset's name, got {shown(name)}: "
+                f"{shown(policy)}"
             )
         named[name] = policy
     return named
@@ -440,16 +444,20 @@ def _named_pools(
 ) -> dict[str, Posterior]:
     if pools is None:
         return {"default": posterior}
-    if isinstance(pools, str) or not 0 < len(pools) <= MAX_TABLE:
-        raise InputError(f"pools: wanted names of pools, at least one, got {pools!r:.80}")
-    named = dict(pools) if isinstance(pools, Mapping) else dict.fromkeys(pools, posterior)
-    if len(named) != len(pools):
-        raise InputError(f"pools: a name stands twice in {pools!r:.80}")
+    if isinstance(pools, Mapping):
+        named = dict(pools)
+    else:
+        names = _names("pools", pools)
+        named = dict.fromkeys(names, posterior)
+        if len(named) != len(names):
+            raise InputError(f"pools: a name stands twice in {shown(pools)}")
+    if not 0 < len(named) <= MAX_TABLE:
+        raise InputError(f"pools: wanted at least one, got {shown(pools)}")
     for name, settings in named.items():
         if not isinstance(name, str) or not isinstance(settings, Posterior):
             raise InputError(
-                f"pools: wanted names, or names with a Posterior, got {name!r:.80}: "
-                f"{settings!r:.80}"
+                f"pools: wanted names, or names with a Posterior, got {shown(name)}: "
+                f"{shown(settings)}"
             )
     return named
 
@@ -470,6 +478,15 @@ def _pool_rows(pools: Mapping[str, Posterior]) -> NDArray[Any]:
     return rows
 
 
+def _names(argument: str, names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputError(f"{argument}: wanted names, got {shown(names)}")
+    given = tuple(names)
+    if not all(isinstance(name, str) for name in given):
+        raise InputError(f"{argument}: wanted names, got {shown(names)}")
+    return given
+
+
 def _row_of(kind: str, name: str | None, table: Mapping[str, object]) -> int:
     if name is None:
         return 0
@@ -485,9 +502,15 @@ def _limits(
     """(count,) limits; 0 stands for none."""
     if value is None or (isinstance(value, float) and value == math.inf):
         return np.zeros(count, dtype)
-    if np.ndim(value) == 0:
+    given = checks.as_given(name, value)
+    if given.ndim == 0:
         return np.full(count, checks.whole_number(name, value, low, high), dtype)
-    given = np.asarray(value)
+    if given.dtype.kind == "f":     # with infinities: some have no limit
+        unlimited = np.isposinf(given)
+        given = np.where(unlimited, low, given)
+        checks.every(name, given % 1 == 0, given, "whole numbers, or infinity for no limit")
+        limits = _limits(name, given.astype(np.int64), count, low, high, dtype)
+        return np.where(unlimited, 0, limits).astype(dtype)
     if given.shape != (count,) or given.dtype.kind not in "iu":
         raise InputError(
             f"{name}: wanted one whole number, or ({count},) of them, got {given.dtype} "
@@ -500,7 +523,7 @@ def _limits(
 def _outcomes(success: ArrayLike | None, count: int) -> NDArray[np.int8]:
     if success is None:
         return np.full(count, -1, np.int8)
-    given = np.asarray(success)
+    given = checks.as_given("success", success)
     if given.dtype.kind not in "bi" or given.shape not in ((), (count,)):
         raise InputError(
             f"success: wanted bool, or int8 with -1 for not told, one or ({count},) of them, got "

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cellium_fast import _bandit, _features, _learning, _philox, _records, _window
-from cellium_fast.checks import array, every, number, output, whole_number
-from cellium_fast.errors import InputError
+from cellium_fast.checks import array, as_given, every, number, output, whole_number
+from cellium_fast.errors import InputError, shown
 
 Floats = NDArray[np.float64]
 ARMS = len(_records.ACTIONS)
@@ -161,7 +161,7 @@ def thompson(
     every("bias", np.isfinite(bias).ravel(), bias, "a finite number")
     key = whole_number("key", key, 0, KEYS)
     ids = array("ids", ids, np.uint64, (rows,))
-    if np.ndim(round) == 0:
+    if as_given("round", round).ndim == 0:
         round = np.full(rows, whole_number("round", round, 0, 2**32 - 1), np.uint32)
     rounds = array("round", round, np.uint32, (rows,))
     out = output("out", out, np.uint8, (rows,))
@@ -226,7 +226,7 @@ def decay(
     target
         > 0; one number for both, or one for alpha and one for beta.
     times
-        >= 0, one number or one for each element.
+        >= 0, one number or int64 of the broadcast shape.
     out
         Two float64 arrays of the broadcast shape; they may be `alpha` and `beta`.
 
@@ -241,9 +241,10 @@ def decay(
         raise InputError("factor: wanted a number in (0, 1], got 0")
     targets = target if isinstance(target, tuple) else (target, target)
     if len(targets) != 2:
-        raise InputError(f"target: wanted one number or two, got {target!r:.80}")
-    repeats = np.broadcast_to(np.asarray(times), alphas.shape)
-    counts = array("times", repeats.ravel().tolist(), np.int64, (alphas.size,))
+        raise InputError(f"target: wanted one number or two, got {shown(target)}")
+    if as_given("times", times).ndim == 0:
+        times = np.full(alphas.shape, whole_number("times", times, 0, 2**63 - 1), np.int64)
+    counts = array("times", times, np.int64, alphas.shape).reshape(-1)
     every("times", counts >= 0, counts, "a whole number >= 0")
     wanted = out if out is not None else (None, None)
     if not isinstance(wanted, tuple) or len(wanted) != 2:
@@ -263,7 +264,7 @@ def decay(
 
 
 def _one_each(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    if np.ndim(value) == 0:
+    if as_given(name, value).ndim == 0:
         value = np.full(shape, number(name, value, -np.inf, np.inf))
     return array(name, value, np.float64, shape)
 
@@ -279,7 +280,7 @@ def _lengths(lengths: ArrayLike | None, rows: int, longest: int) -> NDArray[np.i
 def _broadcast(**arguments: ArrayLike) -> tuple[Floats, ...]:
     given: dict[str, NDArray[Any]] = {}
     for name, value in arguments.items():
-        given[name] = np.asarray(value)
+        given[name] = as_given(name, value)
         if given[name].dtype.kind not in "fiu":
             raise InputError(f"{name}: wanted float64 values, got {given[name].dtype}")
     try:

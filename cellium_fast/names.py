@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from cellium_fast import _records
 
-ERROR_LENGTH = 120
-
 
 class Names:
     """Tool names and shortened error texts by their mixed hash; the oldest go when it is full.

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from cellium_fast import _records
 from cellium_fast.action import Action
-from cellium_fast.errors import PolicyError
+from cellium_fast.errors import PolicyError, shown
 
 PolicyAction = Annotated[Action, BeforeValidator(Action.parse)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
@@ -70,5 +70,5 @@ def _problems(error: ValidationError) -> list[tuple[str, str]]:
         else:
             wanted = problem["msg"].removeprefix("Value error, ")
             wanted = wanted.replace("Input should be", "wanted")
-            found.append((field or "policy", f"{wanted}, got {problem['input']!r:.80}"))
+            found.append((field or "policy", f"{wanted}, got {shown(problem['input'])}"))
     return found

@@ -40,9 +40,20 @@ class Rule(Parameters):
     actions: tuple[PolicyAction, ...] = Field(
         description="What the rule forces (exactly one) or proposes."
     )
+
+
+class ProposingRule(Rule):
+    """What a rule that proposes has besides."""
+
     alone: StrictBool = Field(
         default=False, description="When it fires, its actions replace every other proposal."
     )
+
+    @model_validator(mode="after")
+    def _alone_with_something(self) -> Self:
+        if self.alone and not self.actions:
+            raise ValueError("alone: wanted at least one action to stand alone")
+        return self
 
 
 class OutputLoop(Rule):
@@ -84,6 +95,12 @@ class TrueStagnation(Rule):
     trend: Trend = -0.15
     confidence: Fraction = 0.5
 
+    @model_validator(mode="after")
+    def _pause_is_a_range(self) -> Self:
+        if self.pause_from > self.pause_to:
+            raise ValueError("pause_from: wanted no more than pause_to")
+        return self
+
 
 class BadCycle(Rule):
     """Fires on a cycle of poor results, trend falling or stuck from `stuck`."""
@@ -93,14 +110,14 @@ class BadCycle(Rule):
     stuck: Count = 2
 
 
-class ContextHigh(Rule):
+class ContextHigh(ProposingRule):
     """Fires when tokens / limit reaches `saturation`."""
 
     actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
     saturation: Saturation = 0.75
 
 
-class ContextCritical(Rule):
+class ContextCritical(ProposingRule):
     """Fires when tokens / limit reaches `saturation`."""
 
     actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
@@ -108,28 +125,28 @@ class ContextCritical(Rule):
     saturation: Saturation = 0.85
 
 
-class FailureChain(Rule):
+class FailureChain(ProposingRule):
     """Fires on `failures` in a row."""
 
     actions: tuple[PolicyAction, ...] = (Action.RETRY, Action.REDIRECT)
     failures: RunCount = 4
 
 
-class ProlongedStagnation(Rule):
+class ProlongedStagnation(ProposingRule):
     """Fires when stuck from `stuck`, unless on a plateau."""
 
     actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
     stuck: Count = 5
 
 
-class ToolCycle(Rule):
+class ToolCycle(ProposingRule):
     """Fires on a cycle of calls; proposes compress too from saturation `compress_from`."""
 
     actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
     compress_from: Saturation | None = 0.5
 
 
-class ToolRepetition(Rule):
+class ToolRepetition(ProposingRule):
     """Fires on a repetition score above `repetition`; compress as in `ToolCycle`."""
 
     actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
@@ -137,14 +154,14 @@ class ToolRepetition(Rule):
     compress_from: Saturation | None = 0.5
 
 
-class MildStagnation(Rule):
+class MildStagnation(ProposingRule):
     """Fires when stuck from `stuck` and not making progress."""
 
     actions: tuple[PolicyAction, ...] = (Action.RETRY,)
     stuck: Count = 1
 
 
-class ModerateStagnation(Rule):
+class ModerateStagnation(ProposingRule):
     """Fires when stuck from `stuck` at saturation from `saturation`."""
 
     actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
@@ -152,7 +169,7 @@ class ModerateStagnation(Rule):
     saturation: Saturation = 0.5
 
 
-class SlowProgress(Rule):
+class SlowProgress(ProposingRule):
     """Fires on a trend in (0, `trend`), progress up to `progress`, stuck from `stuck`."""
 
     actions: tuple[PolicyAction, ...] = (Action.RETRY,)
@@ -337,6 +354,8 @@ class Policy(Parameters):
             raise PolicyError(f"{path}: {error.strerror or error}") from None
         except (ValueError, RecursionError) as error:
             raise PolicyError(f"{path}: {error}") from None
+        if values is None:      # an empty YAML file
+            values = {}
         if not isinstance(values, dict):
             raise PolicyError(f"{path}: wanted a table of parameters, got {type(values).__name__}")
         values = with_text_keys(values)
@@ -382,10 +401,11 @@ class Policy(Parameters):
 
 def _fill_rule(row: np.void, bit: int, name: str, rule: Rule) -> None:
     row["rules_enabled"] |= np.uint32(rule.enabled << bit)
-    row["rules_alone"] |= np.uint32(rule.alone << bit)
+    alone = isinstance(rule, ProposingRule) and rule.alone
+    row["rules_alone"] |= np.uint32(alone << bit)
     row["rule_actions"][bit] = mask_of(rule.actions)
     for parameter, value in rule:
-        if parameter not in Rule.model_fields:
+        if parameter not in ProposingRule.model_fields:
             row[f"{name}_{parameter}"] = math.inf if value is None else value
 
 

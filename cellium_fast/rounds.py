@@ -60,7 +60,8 @@ class Round:
         Tokens in the context now (not summed over rounds; cached tokens are part of them, not
         extra). ``None``, NaN or a negative number: not told, the last one told stands.
     context_limit
-        Size of the context window from this round on. ``None``: as before.
+        Size of the context window from this round on; 0: unknown. ``None``, NaN or a negative
+        number: not told, as before.
     progress
         Your own estimate of the progress, in [0, 1], instead of the computed one.
     reward
@@ -72,7 +73,7 @@ class Round:
     calls: Sequence[ToolCall] = ()
     text: str | None = None
     context_tokens: float | None = None
-    context_limit: int | None = None
+    context_limit: float | None = None
     progress: float | None = None
     reward: float | None = None
     success: bool | None = None
@@ -176,6 +177,8 @@ class RoundBatch:
         """
         from cellium_fast import _ingest
 
+        if not isinstance(rounds, Sequence):
+            raise InputError(f"rounds: wanted a sequence of Round, got {type(rounds).__name__}")
         packer = _ingest.Packer()
         columns = packer.pack_columns(rounds)
         event = None if events is None else array("events", events, np.uint8, (len(rounds),))
@@ -222,7 +225,8 @@ class RoundBatch:
             offsets = array("call_offsets", self.call_offsets, np.int64, (size + 1,))
             if offsets[0] != 0:
                 raise InputError(f"call_offsets[0]: wanted 0, got {offsets[0]}")
-            every("call_offsets", np.diff(offsets, prepend=0) >= 0, offsets, "no fall")
+            # Neighbours, not their difference, which can overflow.
+            every("call_offsets", offsets[1:] >= offsets[:-1], offsets[1:], "no fall")
             total = int(offsets[-1])
             columns["call_offsets"] = offsets
         for name, dtype in CALL_COLUMNS.items():

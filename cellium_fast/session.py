@@ -29,7 +29,7 @@ class Session:
     'redirect'
     """
 
-    __slots__ = ("_decision", "_fleet", "_id", "_name", "_setting", "_tools", "_used")
+    __slots__ = ("_decision", "_fleet", "_id", "_name", "_setting", "_tools")
 
     def __init__(
         self, fleet: Fleet, session_id: int, name: str, tools: tuple[str, ...], setting: Setting
@@ -38,7 +38,6 @@ class Session:
         self._id = session_id
         self._name = name
         self._tools = tools
-        self._used: frozenset[str] = frozenset()
         self._setting = Setting(setting.policy, setting.names, tools)
         self._decision = fleet._opening_of(session_id, self._setting)
 
@@ -52,11 +51,11 @@ class Session:
         InputError
             The round holds a value of a wrong kind; the message names it. Nothing was stepped.
         """
-        setting = self._setting_after(round) if self._tools else self._setting
-        decision = self._fleet._step_one(self._id, round, setting)
-        self._setting = setting
-        self._decision = decision
-        return decision
+        record = self._fleet._step_one(self._id, round)
+        if self._tools:
+            self._note_tools(round)
+        self._decision = Decision(record, self._setting)
+        return self._decision
 
     def user_message(self) -> None:
         """A real user message arrived: a new task begins, see `Fleet.user_message`."""
@@ -96,14 +95,11 @@ class Session:
         """Whether terminate was decided (also by `Fleet.step`), and no user message came since."""
         return bool(self._fleet.done([self._id])[0])
 
-    def _setting_after(self, round: Round) -> Setting:
-        used = self._used.union(
-            call.tool for call in round.calls if call.tool in self._tools
-        ) if isinstance(round, Round) else self._used
-        if used == self._used:
-            return self._setting
-        self._used = used
-        return Setting(self._setting.policy, self._setting.names, self._tools, used)
+    def _note_tools(self, round: Round) -> None:
+        before = self._setting
+        used = before.used_tools | {call.tool for call in round.calls if call.tool in self._tools}
+        if used != before.used_tools:
+            self._setting = Setting(before.policy, before.names, self._tools, used)
 
     def __enter__(self) -> Self:
         return self

@@ -6,25 +6,23 @@ sets, objects, cycles and numbers beyond JSON are told apart and never raise.
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import math
 import re
-from collections.abc import Mapping, Set
-from enum import Enum
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import orjson
 
 OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
-MAX_DEPTH = 200
 
 # orjson reads an integer beyond 64 bits as a float: two such numbers would look the same.
 LONG_NUMBER = re.compile(r"\d{19}")
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 VOLATILE = re.compile(
     r"0x[0-9a-f]+"
-    r"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-    r"|\b(?=[a-f]*\d)[0-9a-f]{7,}\b"
+    r"|(?<![0-9a-z])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-z])"
+    r"|(?<![0-9a-z])(?=[a-f]*\d)[0-9a-f]{7,}(?![0-9a-z])"
     r"|\d+",
     re.IGNORECASE,
 )
@@ -40,9 +38,13 @@ def canonical(value: Any) -> bytes:
     True
     """
     try:
-        return orjson.dumps(value, option=OPTIONS)
+        text = orjson.dumps(value, option=OPTIONS)
     except (TypeError, RecursionError):
-        return encode(_describe(value, (), 0))
+        return encode(_describe(value))
+    # orjson writes NaN and the infinities as null.
+    if b"null" in text and _holds_no_number(value):
+        return encode(_describe(value))
+    return text
 
 
 def canonical_arguments(value: Any) -> bytes:
@@ -55,13 +57,18 @@ def canonical_arguments(value: Any) -> bytes:
     """
     if not isinstance(value, str):
         return canonical(value)
-    start = value.lstrip()[:1]
-    if start in JSON_STARTS:
+    value = plain(value)
+    if value.lstrip()[:1] in JSON_STARTS:
         try:
             return canonical(_parse(value))
         except (ValueError, RecursionError):
             return encode(value)
     return encode(value)
+
+
+def plain(text: str) -> str:
+    """A subclass of str as the text it holds, whatever its methods say."""
+    return text if type(text) is str else str.__str__(text)
 
 
 def encode(text: str) -> bytes:
@@ -94,45 +101,121 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _describe(value: Any, parents: tuple[int, ...], depth: int) -> str:
-    if value is None or isinstance(value, bool | int | float):
-        return repr(value)
+def _holds_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_holds_no_number, value.values())) or any(map(_holds_no_number, value))
+    return isinstance(value, list | tuple) and any(map(_holds_no_number, value))
+
+
+class _Text:
+    """A finished piece of a description."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class _Leave:
+    """The end of a container, which is kept alive so that no other object gets its id."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+
+
+def _describe(value: Any, parents: Iterable[int] = ()) -> str:
+    # With a stack of its own: nesting has no limit, and Python's recursion has.
+    pieces: list[str] = []
+    stack: list[Any] = [value]
+    inside = set(parents)
+    while stack:
+        part = stack.pop()
+        if isinstance(part, _Text):
+            pieces.append(part.text)
+        elif isinstance(part, _Leave):
+            inside.discard(id(part.container))
+        elif simple := _simple(part):
+            pieces.append(simple)
+        elif id(part) in inside:
+            pieces.append("(cycle)")
+        else:
+            inside.add(id(part))
+            stack.append(_Leave(part))
+            try:
+                stack.extend(reversed(_parts(part, inside)))
+            except Exception:  # a user's own class may do anything; its kind still tells it apart
+                pieces.append(_kind(part))
+    return "".join(pieces)
+
+
+def _simple(value: Any) -> str:
+    """Text of what has no parts; empty for what has."""
+    if value is None or isinstance(value, bool):
+        return orjson.dumps(value).decode()
+    if isinstance(value, float):
+        number = float(value)
+        return orjson.dumps(number).decode() if math.isfinite(number) else repr(number)
+    if isinstance(value, int):
+        # Python does not print an integer of thousands of digits.
+        return str(int(value)) if value.bit_length() < 1000 else hex(value)
     if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return f"bytes({bytes(value).hex()})"
-    if id(value) in parents:
-        return "(cycle)"
-    if depth > MAX_DEPTH:
-        return "(deep)"
-    return _describe_parts(value, (*parents, id(value)), depth + 1)
+        return _text_value(plain(value))
+    if isinstance(value, bytes | bytearray):
+        return f"bytes({value.hex()})"
+    if isinstance(value, type):
+        return f"class {value.__module__}.{value.__qualname__}"
+    return ""
 
 
-def _describe_parts(value: Any, parents: tuple[int, ...], depth: int) -> str:
+def _text_value(text: str) -> str:
+    try:
+        return orjson.dumps(text).decode()
+    except TypeError:       # a lone surrogate
+        return json.dumps(text)
+
+
+def _key(value: Any, inside: set[int]) -> str:
+    # As in JSON, where the key 1 is the key "1".
+    text = _simple(value) or _describe(value, inside)
+    return text if text.startswith('"') else f'"{text}"'
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _parts(value: Any, inside: set[int]) -> list[Any]:
+    """What a container or object consists of; `_Text` for what is finished."""
     if isinstance(value, Mapping):
-        items = (
-            f"{_describe(key, parents, depth)}:{_describe(part, parents, depth)}"
-            for key, part in value.items()
-        )
-        return "{" + ",".join(sorted(items)) + "}"
+        items = [(_key(key, inside), part) for key, part in value.items()]
+        items.sort(key=lambda item: item[0])
+        return _joined("{", ((_Text(f"{key}:"), part) for key, part in items), "}")
+    if isinstance(value, memoryview):
+        return [_Text(_simple(bytes(value)))]
     if isinstance(value, list | tuple):
-        return "[" + ",".join(_describe(part, parents, depth) for part in value) + "]"
+        return _joined("[", ((part,) for part in value), "]")
     if isinstance(value, Set):
-        return "set(" + ",".join(sorted(_describe(part, parents, depth) for part in value)) + ")"
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if isinstance(value, Enum):
-        return f"{kind}.{value.name}"
-    return f"{kind}({_describe_object(value, parents, depth)})"
+        texts = sorted(_simple(part) or _describe(part, inside) for part in value)
+        return [_Text(f"set({','.join(texts)})")]
+    return _object_parts(value)
 
 
-def _describe_object(value: Any, parents: tuple[int, ...], depth: int) -> str:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name, None)
-                  for field in dataclasses.fields(value)}
-        return _describe(fields, parents, depth)
-    if type(value).__repr__ is not object.__repr__:
-        try:
-            return ADDRESS.sub("0x", repr(value))
-        except Exception:  # a user's own __repr__ may do anything; the kind still tells it apart
-            return ""
-    return _describe(getattr(value, "__dict__", None), parents, depth)
+def _joined(start: str, parts: Iterable[tuple[Any, ...]], end: str) -> list[Any]:
+    pieces: list[Any] = []
+    for part in parts:
+        pieces += (_Text(","), *part)
+    return [_Text(start), *pieces[1:], _Text(end)]
+
+
+def _object_parts(value: Any) -> list[Any]:
+    """An object as what it would be rebuilt from, or else its repr without addresses."""
+    try:
+        rebuilt = value.__reduce_ex__(2)
+    except Exception:  # functions, locks, open files: nothing to rebuild them from
+        own: object = type(value).__repr__
+        text = "" if own is object.__repr__ else ADDRESS.sub("0x", repr(value))
+        return [_Text(_kind(value) + text)]
+    if isinstance(rebuilt, str):
+        return [_Text(f"{_kind(value)}.{rebuilt}")]
+    parts = [list(part) if hasattr(part, "__next__") else part for part in rebuilt[1:]]
+    return [_Text(f"{_kind(value)}("), *parts, _Text(")")]

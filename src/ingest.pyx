@@ -15,15 +15,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from cellium_fast.errors import InputError
+from cellium_fast.errors import InputError, shown
 from cellium_fast.rounds import Round as RoundObject
 from cellium_fast.rounds import ToolCall
-from cellium_fast.stable_text import canonical, canonical_arguments, encode, mask_volatile
+from cellium_fast.stable_text import (
+    canonical,
+    canonical_arguments,
+    encode,
+    mask_volatile,
+    plain,
+)
 
 cdef enum:
     MAX_CACHED_TOOLS = 10_000
     ERROR_TEXT_KEPT = 200
 
+MISSING = object()
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
 
 
@@ -51,16 +58,18 @@ def hash_text(text):
     return hash_bytes(encode(stripped)) if stripped else 0
 
 
-cdef str plain(value):
-    # A subclass of str as the text it holds.
-    return value if type(value) is str else str.__str__(value)
-
-
 cdef bint is_true(value):
     try:
-        return bool(value)
+        return value is not MISSING and bool(value)
     except Exception:  # an array, say: something is there
         return True
+
+
+cdef value_of(mapping, str key):
+    try:
+        return mapping[key]
+    except Exception:  # not there, or a user's own mapping that fails
+        return MISSING
 
 
 cdef bint is_blank(value):
@@ -70,15 +79,16 @@ cdef bint is_blank(value):
         return not value or value.isspace()
     try:
         return len(value) == 0
-    except TypeError:  # a number, or another thing without a length
+    except Exception:  # a number, or another thing without a length that can be told
         return False
 
 
 cdef bint is_empty(result):
-    if isinstance(result, Mapping) and len(result):
-        present = [result[key] for key in PAYLOAD_KEYS if key in result]
-        return len(present) > 0 and all([is_blank(value) for value in present])
-    return is_blank(result)
+    if not isinstance(result, Mapping) or is_blank(result):
+        return is_blank(result)
+    found = [value_of(result, key) for key in PAYLOAD_KEYS]
+    present = [value for value in found if value is not MISSING]
+    return len(present) > 0 and all([is_blank(value) for value in present])
 
 
 cdef bint is_error(call) except -1:
@@ -87,11 +97,13 @@ cdef bint is_error(call) except -1:
     if error is None:
         if not isinstance(result, Mapping):
             return False
-        return bool(
-            is_true(result.get("error"))
-            or (isinstance(result.get("status"), str) and result["status"] == "error")
-            or is_true(result.get("is_error"))
-            or result.get("success") is False
+        status = value_of(result, "status")
+        success = value_of(result, "success")
+        return (
+            is_true(value_of(result, "error"))
+            or (isinstance(status, str) and plain(status) == "error")
+            or is_true(value_of(result, "is_error"))
+            or (isinstance(success, (bool, np.bool_)) and not success)
         )
     if isinstance(error, str):
         return len(error) > 0
@@ -102,10 +114,12 @@ cdef bint is_error(call) except -1:
 
 cdef str result_text(call, bint failed):
     result = call.result
+    if failed and isinstance(call.error, str) and is_blank(result):
+        return plain(call.error)
     if isinstance(result, str):
         return plain(result)
     if result is None:
-        return plain(call.error) if failed and isinstance(call.error, str) else ""
+        return ""
     return canonical(result).decode("utf-8", "surrogatepass")
 
 
@@ -116,7 +130,8 @@ cdef uint64_t signature_of(call, str tool) except? 0:
     if isinstance(signature, (int, np.integer)) and not isinstance(signature, bool):
         if not 0 <= signature < 1 << 64:
             raise InputError(
-                f"signature: wanted an integer in [0, 2**64) or any other value, got {signature}"
+                f"signature: wanted an integer in [0, 2**64) or any other value, "
+                f"got {shown(signature)}"
             )
         return signature
     return hash_bytes(canonical(signature))
@@ -127,38 +142,30 @@ cdef int64_t tokens_of(value, str name) except -2:
     cdef double number
     if value is None:
         return -1
-    try:
-        number = value
-    except (TypeError, OverflowError):
-        raise InputError(
-            f"{name}: wanted a number of tokens below 2**63, got {value!r:.80}"
-        ) from None
+    number = number_of(value, name, "a number of tokens below 2**63")
     if isnan(number) or number < 0:
         return -1
     if number >= 9.2e18:
-        raise InputError(f"{name}: wanted a number of tokens below 2**63, got {value!r:.80}")
+        raise InputError(f"{name}: wanted a number of tokens below 2**63, got {shown(value)}")
     return int(value)
 
 
-cdef int64_t limit_of(value) except -2:
-    # A limit of zero or less is an unknown limit; not a number is not told.
-    if value is None:
-        return -1
-    if isinstance(value, (int, float)) and value <= 0:
-        return 0
-    return tokens_of(value, "context_limit")
+cdef double number_of(value, str name, str wanted) except? -1:
+    try:
+        if not isinstance(value, (bool, np.bool_)):
+            return value
+    except (TypeError, OverflowError):
+        pass
+    raise InputError(f"{name}: wanted {wanted}, got {shown(value)}")
 
 
 cdef float fraction_of(value, str name) except? -1:
     cdef double number
     if value is None:
         return NAN
-    try:
-        number = value
-    except (TypeError, OverflowError):
-        raise InputError(f"{name}: wanted a number in [0, 1], got {value!r:.80}") from None
+    number = number_of(value, name, "a number in [0, 1]")
     if not 0.0 <= number <= 1.0:
-        raise InputError(f"{name}: wanted a number in [0, 1] or None, got {value!r:.80}")
+        raise InputError(f"{name}: wanted a number in [0, 1] or None, got {shown(value)}")
     return <float> number
 
 
@@ -167,7 +174,7 @@ cdef int8_t outcome_of(value) except -2:
         return -1
     if isinstance(value, (bool, np.bool_)):
         return 1 if value else 0
-    raise InputError(f"success: wanted True, False or None, got {value!r:.80}")
+    raise InputError(f"success: wanted True, False or None, got {shown(value)}")
 
 
 cdef class Packer:
@@ -224,13 +231,20 @@ cdef class Packer:
         self.new_tools[digest] = tool
         return digest
 
-    cdef int pack_call(self, call, CallRecord* record) except -1:
+    cdef int pack_call(self, call, Py_ssize_t place, CallRecord* record) except -1:
+        try:
+            return self.pack_checked(call, record)
+        except InputError as error:
+            problem = str(error)
+        raise InputError(f"calls[{place}]: {problem}")
+
+    cdef int pack_checked(self, call, CallRecord* record) except -1:
         cdef bint failed
         cdef str tool, text
         if not isinstance(call, ToolCall):
             raise InputError(f"wanted a ToolCall, got {type(call).__name__}")
         if not isinstance(call.tool, str):
-            raise InputError(f"tool: wanted a name, got {call.tool!r:.80}")
+            raise InputError(f"tool: wanted a name, got {shown(call.tool)}")
         tool = plain(call.tool)
         failed = is_error(call)
         text = result_text(call, failed)
@@ -262,7 +276,7 @@ cdef class Packer:
             raise InputError(f"text: wanted a text or None, got {type(round.text).__name__}")
         packed.text = hash_text(round.text)
         packed.context_tokens = tokens_of(round.context_tokens, "context_tokens")
-        packed.context_limit = limit_of(round.context_limit)
+        packed.context_limit = tokens_of(round.context_limit, "context_limit")
         packed.progress = fraction_of(round.progress, "progress")
         packed.reward = fraction_of(round.reward, "reward")
         packed.success = outcome_of(round.success)
@@ -276,10 +290,7 @@ cdef class Packer:
         cdef Py_ssize_t k
         self.reserve(calls)
         for k in range(calls):
-            try:
-                self.pack_call(round.calls[k], &record)
-            except InputError as error:
-                raise InputError(f"calls[{k}]: {error}") from None
+            self.pack_call(round.calls[k], k, &record)
             self.tool[k] = record.tool
             self.signature[k] = record.signature
             self.result[k] = record.result
@@ -327,7 +338,7 @@ cdef class Packer:
                 for call in rounds[i].calls:
                     if k == call_offsets[i + 1]:
                         raise InputError("calls: changed while they were read")
-                    self.pack_call(call, &record)
+                    self.pack_call(call, k - call_offsets[i], &record)
                     tool[k] = record.tool
                     signature[k] = record.signature
                     result[k] = record.result

@@ -26,13 +26,13 @@ cdef inline double weighted_return(
 
 
 cdef inline double recent_return(
-    const Session* session, int newest, int count, double gamma
+    const Session* session, int count, double gamma
 ) noexcept nogil:
-    # Return over the `count` rewards that end `newest` places before the newest one.
+    # Return over the last `count` rewards.
     cdef double rewards[MAX_STEPS]
     cdef int k
     for k in range(count):
-        rewards[k] = decimal(session.reward[newest + count - 1 - k])
+        rewards[k] = decimal(session.reward[count - 1 - k])
     return weighted_return(rewards, count, gamma)
 
 
@@ -122,9 +122,9 @@ cdef inline void learn(
     push_reward(session, reward)
     if policy.backward_credit:
         n = min(n, session.reward_count)
-        credit(session, policy, increments, 0, recent_return(session, 0, n, 1.0))
+        credit(session, policy, increments, 0, recent_return(session, n, 1.0))
     elif session.reward_count >= n:
-        credit(session, policy, increments, n - 1, recent_return(session, 0, n, policy.gamma))
+        credit(session, policy, increments, n - 1, recent_return(session, n, policy.gamma))
 
 
 cdef inline void finish(
@@ -138,7 +138,7 @@ cdef inline void finish(
     if policy.backward_credit:
         if known:
             rewards = min(<int>policy.n_step, session.reward_count)
-            credit(session, policy, increments, 0, recent_return(session, 0, rewards, 1.0))
+            credit(session, policy, increments, 0, recent_return(session, rewards, 1.0))
         return
     for age in range(<int>policy.n_step - 1, -1, -1):
         # Decision `age` has seen `age` rewards, and the outcome as one more.
@@ -146,7 +146,7 @@ cdef inline void finish(
         if rewards and rewards <= session.reward_count:
             credit(
                 session, policy, increments, age,
-                recent_return(session, 0, rewards, policy.gamma),
+                recent_return(session, rewards, policy.gamma),
             )
 
 

@@ -73,7 +73,11 @@ def nstep_returns(
 def decay(double[::1] values, double factor, const double[::1] targets, const int64_t[::1] times):
     """Move each value towards its target, `times` times, in place."""
     cdef Py_ssize_t i
+    cdef double before
     with nogil:
         for i in range(values.shape[0]):
             for _ in range(times[i]):
-                values[i] = learning.decayed(values[i], factor, targets[i])
+                before = values[i]
+                values[i] = learning.decayed(before, factor, targets[i])
+                if values[i] == before:     # and so it would stay
+                    break

@@ -19,7 +19,7 @@ ID_UNKNOWN = step.ID_UNKNOWN
 ID_CLOSED = step.ID_CLOSED
 ID_REPEATED = step.ID_REPEATED
 
-FeatureRecord = namedtuple("Features", FEATURES_DTYPE.names)
+FeatureRecord = namedtuple("FeatureRecord", FEATURES_DTYPE.names, module=__name__)
 
 
 def open_sessions(

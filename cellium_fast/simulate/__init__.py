@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cellium_fast import checks
 from cellium_fast.action import Action
+from cellium_fast.errors import InputError, shown
 from cellium_fast.fleet import Fleet
 from cellium_fast.policy import Policy
 from cellium_fast.simulate.population import CONTEXT_LIMIT, KINDS, Population
@@ -119,8 +120,11 @@ def simulate(
     sessions = checks.whole_number("sessions", sessions, 1, 2**31 - 1)
     rounds = checks.whole_number("rounds", rounds, 1, 2**31 - 1)
     seed = checks.whole_number("seed", seed, 0, 2**63 - 1)
-    if progress is None:
-        progress = _no_progress
+    if policy is not None and not isinstance(policy, Policy):
+        raise InputError(f"policy: wanted a Policy or None, got {shown(policy)}")
+    if progress is not None and not callable(progress):
+        raise InputError(f"progress: wanted a function or None, got {shown(progress)}")
+    progress = progress or _no_progress
     control = _Control(sessions, rounds, seed, policy or Policy())
     controlled = _run(Population(sessions, seed), rounds, control, progress, 0)
     uncontrolled = _run(Population(sessions, seed), rounds, None, progress, rounds)

@@ -1,12 +1,18 @@
 """Recorded runs of agents, whatever recorded them: `read` a file, get its runs.
 
 >>> from cellium_fast import traces
->>> for path in traces.find_files(["runs/"]):
+>>> for path in traces.find_files(["examples/runs"]):
 ...     for found in traces.read(path):
 ...         if isinstance(found, traces.Problem):
 ...             print(found)
 ...         else:
 ...             print(found.run, len(found.rounds), found.success)
+address-change 9 False
+two-books 5 True
+rain_gauge 9 None
+0 3 True
+1 8 False
+2 5 True
 
 Formats are told by content, never by the name of the file. One more format is one more module:
 see `cellium_fast.traces.reader`.

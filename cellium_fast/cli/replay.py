@@ -1,0 +1,398 @@
+"""`cellium-fast replay`: what the control loop would have decided in recorded runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cellium_fast.cli.output import (
+    NOTHING_READ,
+    console,
+    load_policy,
+    plain_decision,
+    plain_path,
+    print_json,
+    printable,
+    progress,
+    refuse,
+    say,
+    to_json,
+    whole_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from cellium_fast.decision import Decisions
+    from cellium_fast.replay import ReplayedRun, ReplayResult, RunName, Summary
+    from cellium_fast.rounds import Round
+    from cellium_fast.traces import Problem, RecordedRun
+
+NAMES_LISTED = 5        # runs named to someone who asked for one that there is not
+RUNS_LISTED = 5         # below the table
+ROUNDS_SHOWN = 40       # in a longer run, rounds without an intervention share a line
+CALLS_LENGTH = 40       # characters
+
+OUTCOMES = {True: "succeeded", False: "failed", None: "unlabelled"}
+
+HEADERS = (
+    "runs", "rounds", "suc-\nceeded", "failed", "unla-\nbelled", "retry", "redi-\nrect",
+    "com-\npress", "termi-\nnate", "first", "after\ntermi-\nnate", "after\nredi-\nrect",
+)
+LEGEND = (
+    "retry .. terminate: runs in which it was decided at least once.",
+    "first: median round of a run's first decision other than continue, over runs that had one.",
+    "after terminate: rounds recorded after a round that decided terminate, up to the next user "
+    "message. Under control they would not have been run.",
+    "after redirect: the same for redirect. Under control they would have gone another way.",
+)
+
+HELP = "\n\n".join((
+    "Replay recorded agent runs: what would the control loop have decided, and when?",
+    "Reads files, and all .json, .jsonl, .ndjson and .traj files below directories; formats are "
+    "told by content. What cannot be read is named on stderr (file, line, why), counted and "
+    "skipped.",
+    "Each run is a session of one fleet, and its recorded outcome teaches the pool. Recorded "
+    "rounds do not react to decisions: a run goes on after a terminate, and the table counts "
+    "the rounds after it. A run's own round limit is not applied.",
+    "All runs share one pool: where the rules leave several actions, the choice depends on the "
+    "runs read with it too. A policy with tie_break = \"first\" judges each run by itself.",
+    "The table has a row for each format, for all runs, and for each recorded outcome:",
+    *LEGEND,
+    "Exit codes: 0 done; 1 no run could be read, or the decisions could not be written; 2 wrong "
+    "usage; 130 interrupted.",
+))
+
+
+def replay_command(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="Files or directories of recordings.")
+    ],
+    policy: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Preset, or a .toml, .yaml or .json file.")
+    ] = "default",
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the control loop, below 2**64.")
+    ] = 0,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.jsonl",
+            help="Write every decision as one line of JSON, in the order they were taken: "
+            "round 1 of all runs, then round 2. The file appears when all is done.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop reading after N runs.")
+    ] = None,
+    show: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Show the decisions of one run instead of the table: its name, or path:name "
+            "(the end of the path is enough).",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
+) -> None:
+    """Replay recorded runs and print the result."""
+    chosen = load_policy(policy)
+    if seed >= 2**64:
+        refuse(f"--seed: wanted a number below 2**64, got {seed}")
+    files = _files(paths, decisions)
+    shown = None if show is None else _ShownRun(show)
+
+    from cellium_fast.replay import replay
+
+    with whole_file("--decisions", decisions) as write, progress("runs") as bar:
+
+        def take(names: Sequence[RunName], taken: Decisions) -> None:
+            if write is not None:
+                _write_decisions(write, names, taken)
+            if shown is not None:
+                shown.take(names, taken)
+
+        result = replay(
+            _read(files, limit, shown, bar), chosen, seed=seed,
+            on_decisions=take if write or shown else None,
+            on_problem=lambda problem: say(str(problem)),
+        )
+        if not result.runs:
+            refuse("no run could be read", NOTHING_READ)
+        if shown is not None:
+            shown.check()
+    if shown is not None:
+        shown.print(as_json)
+    elif as_json:
+        print_json({
+            "policy": policy, "seed": seed, "files": len(files), **_plain_result(result)
+        })
+    else:
+        _print_result(result, len(files))
+
+
+def _files(paths: Sequence[Path], output: Path | None) -> list[Path]:
+    from cellium_fast.traces import find_files
+
+    for path in paths:
+        if not os.path.lexists(path):
+            refuse(f"{path}: there is no such file or directory")
+    files = find_files(paths)
+    if output is not None and any(os.path.realpath(output) == os.path.realpath(f) for f in files):
+        refuse(f"--decisions: {output} is among the files to read; wanted another place")
+    return files
+
+
+def _read(
+    files: Sequence[Path], limit: int | None, shown: _ShownRun | None, bar: Progress
+) -> Iterator[RecordedRun | Problem]:
+    from cellium_fast.traces import Problem, read
+
+    sizes = [file.stat().st_size if file.is_file() else 0 for file in files]
+    task = bar.add_task("Reading", total=sum(sizes), count=0)
+    runs = 0
+    for file, size in zip(files, sizes, strict=True):
+        for found in read(file):
+            if not isinstance(found, Problem):
+                runs += 1
+                bar.update(task, count=runs)
+                if shown is not None:
+                    shown.look_at(found)
+            yield found
+            if runs == limit:
+                return
+        bar.advance(task, size)
+
+
+# --- decisions as lines --------------------------------------------------------------------------
+def _write_decisions(
+    write: Callable[[bytes], None], names: Sequence[RunName], decisions: Decisions
+) -> None:
+    for name, decision in zip(names, decisions, strict=True):
+        write(to_json(plain_decision(name, decision)))
+
+
+# --- one run -------------------------------------------------------------------------------------
+class _ShownRun:
+    """The run someone asked for: found while reading, filled while replaying."""
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted = wanted
+        self._matches = 0
+        self._examples: list[str] = []
+        self._run: tuple[Path, str, bool | None] | None = None
+        self._calls: list[str] = []
+        self._decisions: list[dict[str, Any]] = []
+
+    def look_at(self, run: RecordedRun) -> None:
+        """Keep what is shown of a run, if it is the one; else its name, for a message."""
+        name = f"{run.path}:{run.run}"
+        if not self._is_wanted(run):
+            if self._matches == 0 and len(self._examples) < NAMES_LISTED:
+                self._examples.append(name)
+            return
+        self._matches += 1
+        if self._matches == 1:
+            self._run = (run.path, run.run, run.success)
+            self._calls = [
+                _calls(round, event) for round, event in zip(run.rounds, run.events, strict=True)
+            ]
+            self._examples = []
+        if len(self._examples) < NAMES_LISTED:
+            self._examples.append(name)
+
+    def _is_wanted(self, run: RecordedRun) -> bool:
+        if self._wanted == run.run:
+            return True
+        if not self._wanted.endswith(f":{run.run}"):
+            return False
+        path = self._wanted.removesuffix(f":{run.run}")
+        return path == str(run.path) or str(run.path).endswith(f"{os.sep}{path}")
+
+    def take(self, names: Sequence[RunName], decisions: Decisions) -> None:
+        """Keep the decision on this run, if there is one among these."""
+        if self._run is None:
+            return
+        path, run, _ = self._run
+        for place, name in enumerate(names):
+            if name.run == run and name.path == path:
+                self._decisions.append(plain_decision(name, decisions[place]))
+                return
+
+    def check(self) -> None:
+        """Leave with a message unless exactly one run was meant."""
+        if self._matches == 1:
+            if len(self._decisions) < len(self._calls):
+                refuse(f"--show: {self._wanted!r} could not be replayed, see above", NOTHING_READ)
+            return
+        several = self._matches > 1
+        problem = f"{self._matches} runs are called" if several else "there is no run called"
+        advice = "name one as path:run" if several else "there are"
+        more = "" if len(self._examples) < NAMES_LISTED else ", ..."
+        refuse(f"--show: {problem} {self._wanted!r}; {advice}: {', '.join(self._examples)}{more}")
+
+    def print(self, as_json: bool) -> None:
+        """Show the run on stdout."""
+        assert self._run is not None
+        path, run, success = self._run
+        if as_json:
+            facts = {"path": plain_path(path), "run": run, "success": success}
+            print_json({**facts, "decisions": self._decisions})
+            return
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        table = Table(box=SIMPLE_HEAD)
+        table.add_column("round", justify="right", no_wrap=True)
+        for header in ("calls", "action", "cause", "evidence"):
+            table.add_column(header)
+        for row in self._rows():
+            table.add_row(*row)
+        out = console()
+        out.print(printable(f"{path}:{run}"), soft_wrap=True)
+        out.print(table)
+        out.print(f"{len(self._decisions)} rounds, {OUTCOMES[success]}")
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        fold = len(self._decisions) > ROUNDS_SHOWN
+        lines = zip(self._calls, self._decisions, strict=True)
+        for quiet, group in groupby(lines, lambda line: line[1]["action"] == "continue"):
+            found = list(group)
+            if fold and quiet and len(found) > 1:
+                first, last = found[0][1]["round"], found[-1][1]["round"]
+                yield f"{first}-{last}", "...", "continue", "", ""
+            else:
+                yield from (_row(calls, decision) for calls, decision in found)
+
+
+def _row(calls: str, decision: dict[str, Any]) -> tuple[str, ...]:
+    cause = "" if decision["action"] == "continue" else decision["cause"].replace("_", " ")
+    # Several rules may rest on the same evidence.
+    evidence = "; ".join(dict.fromkeys(decision["evidence"].values()))
+    return str(decision["round"]), calls, decision["action"], cause, evidence
+
+
+def _calls(round: Round, event: int) -> str:
+    from cellium_fast.explain import NAME_LENGTH, safe_text
+
+    before = ("", "(user message) ", "(compaction) ")[event]
+    tools = [safe_text(call.tool, NAME_LENGTH) for call in round.calls]
+    counts = [(tool, len(list(same))) for tool, same in groupby(tools)]
+    names = ", ".join(tool if count == 1 else f"{tool} x{count}" for tool, count in counts)
+    return safe_text(f"{before}{names or ('text' if round.text else 'nothing')}", CALLS_LENGTH)
+
+
+# --- the summary ---------------------------------------------------------------------------------
+def _by_outcome(result: ReplayResult) -> dict[str, Summary]:
+    from cellium_fast.replay import summarise
+
+    return {
+        name: summarise(run for run in result.runs if run.success is success)
+        for success, name in OUTCOMES.items()
+    }
+
+
+def _plain_result(result: ReplayResult) -> dict[str, Any]:
+    from cellium_fast.replay import summarise
+
+    return {
+        "problems": result.problems,
+        "sources": {name: _plain(summary) for name, summary in result.by_source().items()},
+        "outcomes": {name: _plain(summary) for name, summary in _by_outcome(result).items()},
+        "total": _plain(summarise(result.runs)),
+        "loop_seconds": result.loop_seconds,
+        "seconds": result.seconds,
+        "loop_rounds_per_second": _rate(result.rounds, result.loop_seconds),
+        "rounds_per_second": _rate(result.rounds, result.seconds),
+    }
+
+
+def _plain(summary: Summary) -> dict[str, Any]:
+    from cellium_fast.action import Action
+
+    names = ("runs", "rounds", "succeeded", "failed", "unlabelled")
+    return {
+        **{name: getattr(summary, name) for name in names},
+        "runs_with": {str(action): summary.runs_with[action] for action in Action},
+        "decisions": {str(action): summary.decisions[action] for action in Action},
+        "median_first_intervention": summary.median_first_intervention,
+        "rounds_after_terminate": summary.rounds_after_terminate,
+        "rounds_after_redirect": summary.rounds_after_redirect,
+    }
+
+
+def _rate(rounds: int, seconds: float) -> float:
+    return rounds / seconds if seconds else 0.0
+
+
+def _print_result(result: ReplayResult, files: int) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from cellium_fast.replay import summarise
+
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    # Folded where a terminal is too narrow: half a number would be a wrong one.
+    table.add_column("source", overflow="fold")
+    for header in HEADERS:
+        table.add_column(header, justify="right", overflow="fold")
+    for name, summary in result.by_source().items():
+        table.add_row(name, *_cells(summary))
+    table.add_section()
+    table.add_row("total", *_cells(summarise(result.runs)))
+    table.add_section()
+    for name, summary in _by_outcome(result).items():
+        if summary.runs:
+            table.add_row(name, *_cells(summary))
+    out = console()
+    out.print(table)
+    out.print("", *LEGEND, sep="\n")
+    _print_examples(out, result)
+    out.print(
+        f"\nFiles: {files:,}. Runs: {len(result.runs):,}. Rounds: {result.rounds:,}. "
+        f"Problems, named on stderr: {result.problems:,}.\n"
+        f"{_rate(result.rounds, result.loop_seconds):,.0f} rounds/s in the control loop, "
+        f"{_rate(result.rounds, result.seconds):,.0f} rounds/s with reading."
+    )
+
+
+def _print_examples(out: Console, result: ReplayResult) -> None:
+    """Name the runs of which control would have changed most, the first of equals first."""
+    def changed(run: ReplayedRun) -> tuple[int, int]:
+        return run.rounds_after_terminate, run.rounds_after_redirect
+
+    examples = sorted((run for run in result.runs if any(changed(run))), key=changed, reverse=True)
+    if not examples:
+        return
+    out.print(f"\nMost to change in ({len(examples):,} runs in all; look closer with --show):")
+    for run in examples[:RUNS_LISTED]:
+        out.print(
+            f"  {printable(str(run.name))}: {run.rounds} rounds, {OUTCOMES[run.success]}, "
+            f"first decision other than continue in round {run.first_intervention}",
+            soft_wrap=True,
+        )
+
+
+def _cells(summary: Summary) -> list[str]:
+    from cellium_fast.replay import INTERVENTIONS
+
+    first = summary.median_first_intervention
+    return [
+        *(f"{number:,}" for number in (
+            summary.runs, summary.rounds, summary.succeeded, summary.failed, summary.unlabelled,
+            *(summary.runs_with[action] for action in INTERVENTIONS),
+        )),
+        "-" if first is None else f"{first:g}",
+        f"{summary.rounds_after_terminate:,}",
+        f"{summary.rounds_after_redirect:,}",
+    ]

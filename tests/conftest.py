@@ -1,0 +1,434 @@
+"""What the tests of the compiled core share: seeds, and one description of rounds and policies.
+
+A round is described as `reference.py` takes it, a dict; `pack` makes the columns of the same
+rounds. A policy is described as the package takes it; `reference_policy` says the same to the
+reference. `Pair` takes a fleet and reference sessions through the same calls and compares them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import reference
+
+from cellium_fast import Fleet, Policy, RoundBatch, _ingest
+from cellium_fast.decision import rules_in
+
+TOOLS = ["search", "read", "edit", "run", "ask"]
+TOOL_HASHES = [_ingest.hash_tool(name) for name in TOOLS]
+COLUMNS = ("action", "candidates", "rules", "tiebreak", "reward", "features", "draws", "bias")
+
+
+# --- Seeds ---------------------------------------------------------------------------------------
+class Seeded(random.Random):
+    """A generator that says how to run the test again as it was."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.first_seed = seed
+        self.arrays = np.random.default_rng(seed)
+
+    def __repr__(self):
+        return f"Seeded({self.first_seed})  # run again with CELLIUM_SEED={self.first_seed}"
+
+
+@pytest.fixture
+def rng():
+    """A seeded generator; pytest shows it in the traceback and the print after a failure."""
+    seed = int(os.environ.get("CELLIUM_SEED", "20260"))
+    print(f"random numbers: CELLIUM_SEED={seed}")  # noqa: T201  captured, shown on failure
+    return Seeded(seed)
+
+
+# --- Policies ------------------------------------------------------------------------------------
+RENAMED = {
+    ("true_stagnation", "pause_from"): "spare_from",
+    ("true_stagnation", "pause_to"): "spare_until",
+    ("slow_progress", "trend"): "trend_below",
+}
+
+
+def reference_rule(name, rule):
+    """One rule of a package policy as the reference has it."""
+    same = {"on": rule.enabled, "mask": [int(action) for action in rule.actions]}
+    for parameter, value in rule:
+        if parameter in ("enabled", "actions"):
+            continue
+        if parameter == "alone":
+            if name == "context_critical":
+                same["alone"] = value
+        elif parameter == "compress_from":
+            same["full_mask"] = [] if value is None else [reference.COMPRESS]
+            same["full"] = 0.5 if value is None else value
+        elif parameter == "yields":
+            loops = ["prolonged_stagnation", "tool_cycle", "tool_repetition"]
+            same["unless"] = loops if value else []
+        else:
+            same[RENAMED.get((name, parameter), parameter)] = value
+    return same
+
+
+def reference_decay(posterior):
+    """The decay of a package posterior as the reference has it."""
+    return {
+        "factor": posterior.decay,
+        "every": posterior.decay_every or math.inf,
+        "target": posterior.decay_target,
+    }
+
+
+def reference_policy(policy):
+    """What a package policy says, in the reference's words."""
+    bias, feedback = policy.bias, policy.feedback
+    return reference.policy(
+        "cellium",
+        empty_is_unproductive=policy.empty_is_unproductive,
+        stale_is_unproductive=policy.stale_is_unproductive,
+        compare_results=policy.match_results,
+        run_at_newest=policy.newest_run_only,
+        failures_in_row=policy.count_failures,
+        frequent_tools=[TOOLS.index(tool) for tool in policy.frequent_tools],
+        ema_alpha=policy.ema_alpha,
+        rules={name: reference_rule(name, rule) for name, rule in policy.rules},
+        tie_break=policy.tie_break,
+        bias={
+            "redirect_repetition": bias.redirect_repetition,
+            "redirect_stuck": bias.redirect_stuck,
+            "retry_stuck": bias.retry_stuck,
+            "retry_trend": bias.retry_slow,
+            "compress_saturation": bias.compress_saturation,
+            "compress_stuck": bias.compress_stuck,
+            "continue_progress": bias.continue_progress,
+            "continue_unstuck": bias.continue_unstuck,
+            "cold_updates": bias.cold_start_updates,
+            "cold_factor": bias.cold_start_factor,
+        },
+        reward={
+            "round_cost": feedback.round_cost,
+            "context_cost": feedback.saturation_cost,
+            "context_free": feedback.saturation_from,
+            "failure": feedback.failure_reward,
+        },
+        n_step=policy.n_step,
+        gamma=policy.gamma,
+        credit={"forward": "n_step", "newest": "newest"}[policy.credit],
+        update=policy.update,
+        learn_from=policy.learn_from,
+        prior=(policy.posterior.alpha, policy.posterior.beta),
+        decay=reference_decay(policy.posterior),
+    )
+
+
+# --- Rounds --------------------------------------------------------------------------------------
+def call(signature=1, tool=0, result=0, error=False, empty=False, size=10):
+    """A tool call; `tool` is a place in TOOLS."""
+    return {
+        "tool": tool, "signature": signature, "result": result, "error": error, "empty": empty,
+        "size": size,
+    }  # fmt: skip
+
+
+def numbers(rounds, name, missing, dtype):
+    """One column of numbers, `missing` where a round does not tell."""
+    values = (given.get(name) for given in rounds)
+    return np.array([missing if value is None else value for value in values], dtype)
+
+
+def pack(rounds):
+    """The columns of described rounds."""
+    calls = [one for given in rounds for one in given.get("calls") or []]
+    counts = [len(given.get("calls") or []) for given in rounds]
+    flags = [one["error"] + 2 * one["empty"] for one in calls]
+    return RoundBatch(
+        call_offsets=np.cumsum([0, *counts], dtype=np.int64),
+        call_tool=np.array([TOOL_HASHES[one["tool"]] for one in calls], np.uint64),
+        call_signature=np.array([one["signature"] for one in calls], np.uint64),
+        call_result=np.array([one["result"] for one in calls], np.uint64),
+        call_flags=np.array(flags, np.uint8),
+        call_size=np.array([one["size"] for one in calls], np.uint32),
+        text=numbers(rounds, "text", 0, np.uint64),
+        context_tokens=numbers(rounds, "context_tokens", -1, np.int64),
+        context_limit=numbers(rounds, "context_limit", -1, np.int64),
+        progress=numbers(rounds, "progress", np.nan, np.float32),
+        reward=numbers(rounds, "reward", np.nan, np.float32),
+        success=numbers(rounds, "success", -1, np.int8),
+        event=numbers(rounds, "event", 0, np.uint8),
+    )
+
+
+def take(batch, order):
+    """The same rounds in another order."""
+    order = np.asarray(order)
+    columns = {}
+    starts, stops = batch.call_offsets[:-1][order], batch.call_offsets[1:][order]
+    lengths = stops - starts
+    columns["call_offsets"] = offsets = np.concatenate([[0], np.cumsum(lengths)])
+    calls = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    for name in ("call_tool", "call_signature", "call_result", "call_flags", "call_size"):
+        columns[name] = getattr(batch, name)[calls]
+    for name in ("text", "context_tokens", "context_limit", "progress", "reward", "success",
+                 "event"):  # fmt: skip
+        columns[name] = getattr(batch, name)[order]
+    return RoundBatch(**columns)
+
+
+def same_bits(left, right):
+    """Whether two columns are equal, a NaN being equal to a NaN."""
+    if left.dtype.names:
+        return all(same_bits(left[name], right[name]) for name in left.dtype.names)
+    return np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+
+
+def watch(rounds, policy="default", **limits):
+    """The features after each round of one session, as dicts."""
+    fleet = Fleet(policies={"only": policy})
+    ids = fleet.open(1, **limits)
+    return [named(fleet.step(ids, pack([given])).features[0]) for given in rounds]
+
+
+def named(record):
+    """A record as a dict of plain Python values."""
+    return {name: record[name].tolist() for name in record.dtype.names}
+
+
+# --- The fleet and the reference side by side ----------------------------------------------------
+def mask(codes):
+    """The mask of some action codes."""
+    return sum(1 << code for code in codes)
+
+
+def near_a_threshold(features, policy):
+    """Whether R^2, kept from a history in single precision, could fall on either side."""
+    limits = (0.6, policy["rules"]["true_stagnation"]["confidence"])
+    return any(abs(features["trend_confidence"] - limit) < 1e-5 for limit in limits)
+
+
+class Pair:
+    """A fleet and reference sessions that get the same calls; every step is compared."""
+
+    def __init__(self, policies, pools=None, **options):
+        self.fleet = Fleet(policies=policies, pools=pools, **options)
+        self.policies = {name: reference_policy(given) for name, given in policies.items()}
+        self.sessions = {}
+        self.pools = {}
+        for name, given in self.fleet.pools.items():
+            prior = (given.alpha, given.beta)
+            self.pools[name] = reference.new_posterior(prior, decay=reference_decay(given))
+        self.rules, self.actions, self.compared, self.dropped = Counter(), Counter(), 0, 0
+
+    def open(self, count, *, policy=None, pool=None, private=False, **limits):
+        """Opens sessions in both; returns their ids."""
+        ids = self.fleet.open(count, policy=policy, pool=pool, private=private, **limits)
+        own = self.policies[policy or next(iter(self.policies))]
+        if own["tie_break"] == "greedy":
+            # The package's means stand in for draws; they are compared with the reference's.
+            own = {**own, "tie_break": "thompson", "greedy": True}
+        shared = self.pools[pool or next(iter(self.pools))]
+        for one in ids.tolist():
+            self.sessions[one] = reference.open_session(
+                own, limits.get("context_limit"), limits.get("round_limit"),
+                None if private else shared,
+            )  # fmt: skip
+        return ids.tolist()
+
+    def step(self, ids, rounds):
+        """Steps both and compares; returns the package's decisions."""
+        decisions = self.fleet.step(np.array(ids, np.int64), pack(rounds))
+        for place, (one, given) in enumerate(zip(ids, rounds, strict=True)):
+            if one in self.sessions:
+                self.step_reference(one, given, decisions, place)
+        for pool in self.pools.values():
+            reference.end_call(pool)
+        return decisions
+
+    def step_reference(self, one, given, decisions, place):
+        """Steps one reference session with the package's draws and compares the decisions."""
+        session, draws = self.sessions[one], decisions.draws[place]
+        decision = reference.step(session, given, lambda arm: draws[arm])
+        if near_a_threshold(decision["features"], session["policy"]) and (
+            decisions.features["plateau"][place] != decision["features"]["plateau"]
+            or decisions.rules[place] != decision["rules"]
+        ):
+            assert session["posterior"]["private"], "a threshold was met by chance: another seed"
+            del self.sessions[one]
+            self.dropped += 1
+            return
+        context = f"session {one}, round {session['round']}: {given}"
+        compare_features(decisions.features[place], decision["features"], context)
+        fired = [name for bit, name in enumerate(reference.RULES) if decision["rules"] >> bit & 1]
+        assert rules_in(int(decisions.rules[place])) == tuple(fired), context
+        assert decisions.candidates[place] == mask(decision["candidates"]), context
+        assert decisions.action[place] == decision["action"], context
+        assert decisions.tiebreak[place] == decision["tiebreak"], context
+        assert abs(float(decisions.reward[place]) - decision["reward"]) < 1e-7, context
+        compared = set(np.flatnonzero(~np.isnan(draws)).tolist())
+        assert compared == set(decision["draws"]), context
+        for arm, expected in decision["bias"].items():
+            assert decisions.bias[place, arm] == pytest.approx(expected, abs=1e-9), context
+        if session["policy"].get("greedy"):
+            alpha, beta = session["posterior"]["alpha"], session["posterior"]["beta"]
+            for arm in decision["draws"]:
+                mean = alpha[arm] / (alpha[arm] + beta[arm])
+                assert draws[arm] == pytest.approx(mean, abs=1e-5), context
+        self.actions[decision["action"]] += 1
+        self.rules.update(fired)
+        self.compared += 1
+
+    def user_message(self, ids):
+        """A user message between two rounds."""
+        self.fleet.user_message(ids)
+        for one in ids:
+            if one in self.sessions:
+                reference.forget(self.sessions[one])
+
+    def close(self, ids, successes=None):
+        """Closes sessions in both; `successes` holds True, False or None each."""
+        successes = successes or [None] * len(ids)
+        outcomes = [-1 if told is None else int(told) for told in successes]
+        self.fleet.close(ids, np.array(outcomes, np.int8))
+        known = [place for place, one in enumerate(ids) if one in self.sessions]
+        closing = [self.sessions.pop(ids[place]) for place in known]
+        reference.close_all(closing, [successes[place] for place in known])
+
+    def compare_pools(self, tolerance=1e-9):
+        """The pools' posteriors are equal; the tolerance is for rewards kept as float32."""
+        for name, pool in self.pools.items():
+            learned = self.fleet.posterior(name)
+            assert learned["updates"].tolist() == pool["updates"], name
+            for side in ("alpha", "beta"):
+                np.testing.assert_allclose(learned[side], pool[side], rtol=0, atol=tolerance)
+
+    def compare_private(self, tolerance=1e-5):
+        """The private posteriors of the open sessions are equal."""
+        for one, session in self.sessions.items():
+            if session["posterior"]["private"]:
+                learned = self.fleet.private_posterior(one)
+                updates = [min(count, 255) for count in session["posterior"]["updates"]]
+                assert learned["updates"].tolist() == updates
+                for side in ("alpha", "beta"):
+                    expected = session["posterior"][side]
+                    np.testing.assert_allclose(learned[side], expected, rtol=tolerance)
+
+
+SAME_FEATURES = (
+    "progress_score", "stuck_iterations", "progress_trend", "progress_trend_raw",
+    "context_saturation", "context_ratio", "context_known", "repetition_score", "error_rate",
+    "empty_rate", "result_quality", "cycle", "output_repeats", "plateau", "making_progress",
+    "run_length", "failures_in_row", "round",
+)  # fmt: skip
+
+
+def compare_features(found, expected, context):
+    """One row of features against the reference's."""
+    for name in SAME_FEATURES:
+        assert abs(float(found[name]) - float(expected[name])) < 1e-9, f"{name}: {context}"
+    confidence = float(found["trend_confidence"]) - expected["trend_confidence"]
+    assert abs(confidence) < 1e-5, f"trend_confidence: {context}"
+    limit = expected["round_limit"]
+    left = -1 if not limit else max(limit - expected["round"], 0)
+    assert found["rounds_left"] == left, context
+
+
+# --- Random rounds and policies ------------------------------------------------------------------
+MOODS = ("work", "repeat", "cycle2", "cycle3", "fail", "babble", "idle", "burst", "shrink")
+
+
+class Agent:
+    """An agent whose mood changes now and then, so that every rule has its moment."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.mood = rng.choice(MOODS)
+        self.count, self.tokens = 0, rng.randrange(5_000)
+
+    def round(self):
+        """Its next round, as a description."""
+        rng = self.rng
+        if rng.random() < 0.12:
+            self.mood = rng.choice(MOODS)
+        calls = [self.call() for _ in range(self.length())]
+        given = {"calls": calls}
+        if self.mood == "babble" or rng.random() < 0.6:
+            given["text"] = 1 if self.mood == "babble" else rng.randrange(1, 6)
+        self.tokens += rng.randrange(900)
+        if rng.random() < 0.9:
+            given["context_tokens"] = self.tokens
+        if rng.random() < 0.03:
+            given["event"] = rng.choice([1, 2])
+            self.tokens //= 2
+        if rng.random() < 0.03:
+            given["context_limit"] = rng.choice([0, 8_000, 20_000, 100_000])
+        if rng.random() < 0.08:
+            given["progress"] = rng.randrange(17) / 16
+        if rng.random() < 0.1:
+            given["reward"] = rng.randrange(9) / 8
+        if rng.random() < 0.1:
+            given["success"] = rng.random() < 0.5
+        return given
+
+    def length(self):
+        """How many calls the next round has."""
+        if self.mood == "idle":
+            return 0
+        return self.rng.randrange(21) if self.mood == "burst" else self.rng.choice([0, 1, 1, 1, 2])
+
+    def call(self):
+        """Its next call."""
+        rng, mood = self.rng, self.mood
+        self.count += 1
+        period = {"repeat": 1, "shrink": 2, "cycle2": 2, "cycle3": 3}.get(mood)
+        signature = 100 + self.count % period if period else rng.randrange(1, 8)
+        failure = {"fail": 0.95, "shrink": 0.9, "work": 0.05}.get(mood, 0.2)
+        error = rng.random() < failure
+        size = max(400 - 30 * self.count % 400, 0) if mood == "shrink" else rng.randrange(300)
+        result = rng.randrange(1, 4) if rng.random() < 0.3 else 1
+        empty = not error and rng.random() < 0.15
+        return call(signature, signature % len(TOOLS), result, error, empty, size)
+
+
+def random_policy(rng, name, **overrides):
+    """A preset with its thresholds, switches and actions moved."""
+    proposing = [0, 1, 2, 3, 4]
+    rules = {
+        "output_loop": {"repeats": rng.randrange(2, 9)},
+        "context_exhausted": {"saturation": rng.choice([0.9, 0.95, 1.2])},
+        "round_limit": {"enabled": rng.random() < 0.7, "actions": [rng.choice([2, 4])]},
+        "failure_wall": {"failures": rng.randrange(3, 9), "trend": rng.choice([-0.3, -0.1]),
+                         "stuck": rng.randrange(3, 11)},
+        "true_stagnation": {"stuck": rng.randrange(1, 6), "trend": rng.choice([-0.05, -0.15]),
+                            "confidence": rng.choice([0.05, 0.3]), "pause_from": 6,
+                            "pause_to": 8},
+        "bad_cycle": {"quality": rng.choice([0.4, 0.6]), "stuck": rng.randrange(1, 4)},
+        "context_high": {"saturation": rng.choice([0.3, 0.5, 0.75])},
+        "context_critical": {"saturation": rng.choice([0.6, 0.85]), "alone": rng.random() < 0.5},
+        "failure_chain": {"failures": rng.randrange(2, 6),
+                          "actions": rng.sample(proposing, rng.randrange(1, 4))},
+        "prolonged_stagnation": {"stuck": rng.randrange(2, 6), "enabled": rng.random() < 0.8},
+        "tool_cycle": {"compress_from": rng.choice([None, 0.2, 0.5])},
+        "tool_repetition": {"compress_from": rng.choice([None, 0.2, 0.5]),
+                            "repetition": rng.choice([0.2, 0.5, 0.7])},
+        "mild_stagnation": {"stuck": rng.randrange(1, 3), "actions": rng.sample(proposing, 2)},
+        "moderate_stagnation": {"enabled": rng.random() < 0.8, "stuck": rng.randrange(1, 4),
+                                "saturation": rng.choice([0.2, 0.5])},
+        "slow_progress": {"enabled": rng.random() < 0.8, "trend": rng.choice([0.1, 0.3]),
+                          "progress": rng.choice([0.5, 0.8])},
+        "progressing": {"progress": rng.choice([None, 0.5, 0.3]), "yields": rng.random() < 0.5,
+                        "enabled": rng.random() < 0.9},
+    }  # fmt: skip
+    changes = {
+        "ema_alpha": rng.choice([0.2, 0.7, 1.0]),
+        "frequent_tools": rng.choice([[], ["search", "read"], TOOLS]),
+        "feedback": {"round_cost": rng.choice([0.1, 0.5]), "saturation_from": 0.5},
+        "rules": rules,
+    }
+    changes.update({name: rng.random() < 0.5 for name in SWITCHES})
+    changes["count_failures"] = rng.choice(["calls", "rounds"])
+    return Policy.preset(name, **{**changes, **overrides})
+
+
+SWITCHES = ("empty_is_unproductive", "stale_is_unproductive", "match_results", "newest_run_only")

@@ -1,0 +1,435 @@
+"""The command line: every option, every exit code, and what reaches which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.testing
+
+import cellium_fast
+from cellium_fast import Action, Policy, _records, traces
+from cellium_fast.cli import app
+from cellium_fast.cli.output import printable
+from cellium_fast.replay import replay
+
+EXAMPLES = Path(__file__).parent.parent / "examples" / "runs"
+RECORDINGS = os.environ.get("CELLIUM_TRACES", "")
+ESCAPE = "\x1b"
+
+needs_recordings = pytest.mark.skipif(
+    not os.path.isdir(RECORDINGS), reason="CELLIUM_TRACES names no directory of recordings"
+)
+
+
+def call(*arguments: object) -> typer.testing.Result:
+    result = typer.testing.CliRunner().invoke(app, list(map(str, arguments)))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def start(*arguments: object, **settings: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "cellium_fast", *map(str, arguments)]
+    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
+    return subprocess.Popen(command, **settings)
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    result = call("replay", *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    value: dict[str, Any] = json.loads(result.stdout)
+    return value
+
+
+def chat_run(name: str, answers: list[str], **fields: Any) -> dict[str, Any]:
+    """A run whose rounds are answers without calls."""
+    messages = [{"role": "user", "content": "go on"}]
+    messages += [{"role": "assistant", "content": answer} for answer in answers]
+    return {"run_id": name, "messages": messages, **fields}
+
+
+def calling_run(name: str, tools: list[str], result: str = "nothing", **fields: Any) -> Any:
+    """A run that calls one tool a round, with the same arguments and the same result."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "go on"}]
+    for number, tool in enumerate(tools):
+        function = {"name": tool, "arguments": "{}"}
+        asked = {"id": f"c{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [asked]})
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": result})
+    return {"run_id": name, "messages": messages, **fields}
+
+
+def write(path: Path, *runs: dict[str, Any] | str) -> Path:
+    lines = (run if isinstance(run, str) else json.dumps(run) for run in runs)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Path:
+    """Three runs of 7, 2 and 1 rounds; the first repeats its answer and is terminated at 5."""
+    return write(
+        tmp_path / "made_up.jsonl",
+        chat_run("loop", ["same"] * 7, success=False),
+        chat_run("fine", ["one", "two"], success=True),
+        chat_run("short", ["one"]),
+    )
+
+
+# --- the program ---------------------------------------------------------------------------------
+def test_version_and_help() -> None:
+    assert call("--version").stdout == f"cellium-fast {cellium_fast.__version__}\n"
+    assert "replay" in call("--help").stdout
+    help_text = " ".join(call("replay", "--help").stdout.split())
+    for words in ("--policy", "--decisions", "after terminate: rounds recorded after", "130"):
+        assert words in help_text
+    assert "--sessions" in call("simulate", "-h").stdout
+
+
+def test_commands_import_late() -> None:
+    code = (
+        "import sys, cellium_fast; before = set(sys.modules); import cellium_fast.cli; "
+        "late = {'rich.table', 'rich.progress', 'numba', 'cellium_fast.replay', "
+        "'cellium_fast.traces', 'cellium_fast.simulate'}; "
+        "sys.exit(str(late & (set(sys.modules) - before)) if late & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["fly"], ["replay"], ["replay", "{file}", "--fly"], ["replay", "{file}", "--limit", "-1"],
+    ["replay", "{file}", "--limit", "0"], ["replay", "{file}", "--limit", "many"],
+    ["replay", "{file}", "--seed", "-1"], ["replay", "{file}", "--seed", str(2**64)],
+    ["replay", "{file}", "--policy", "nonsense"], ["replay", "{file}", "--policy", "no.toml"],
+    ["replay", "{file}", "no_such_file"], ["replay", "{file}", "--show", "nobody"],
+    ["replay", "{file}", "--decisions", "{folder}"],
+    ["replay", "{file}", "--decisions", "{folder}/none/out.jsonl"],
+    ["replay", "{file}", "--decisions", "{file}"],
+    ["simulate", "--sessions", "0"], ["simulate", "--rounds", "-1"],
+    ["simulate", "--seed", str(2**63)], ["simulate", "--policy", "nonsense"],
+])
+def test_wrong_usage_is_2(arguments: list[str], made_up: Path) -> None:
+    before = made_up.read_bytes()
+    names = {"file": made_up, "folder": made_up.parent}
+    result = call(*(argument.format(**names) for argument in arguments))
+    assert result.exit_code == 2
+    assert result.stderr or not arguments
+    assert made_up.read_bytes() == before
+    assert [path.name for path in made_up.parent.iterdir()] == ["made_up.jsonl"]
+
+
+# --- reading -------------------------------------------------------------------------------------
+def test_broken_lines_and_files_are_named_and_skipped(made_up: Path) -> None:
+    folder = made_up.parent
+    write(made_up, "{broken", chat_run("left", ["one"]), '["list"', chat_run("right", ["two"]))
+    write(folder / "empty.json")
+    write(folder / "spans.json", '{"resourceSpans": []}')
+    result = call("replay", folder, "--json")
+    assert result.exit_code == 0
+    summary = json.loads(result.stdout)
+    assert (summary["total"]["runs"], summary["problems"], summary["files"]) == (2, 4, 3)
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"{folder / 'empty.json'}: empty: no runs in it"
+    assert lines[1].startswith(f"{made_up}:1: not JSON")
+    assert lines[2].startswith(f"{made_up}:3: not JSON")
+    assert lines[3].startswith(f"{folder / 'spans.json'}: unsupported format (otlp)")
+
+
+def test_a_run_that_no_session_can_take_is_named_and_skipped(tmp_path: Path) -> None:
+    huge = chat_run("huge", ["one"])
+    huge["messages"][1]["usage"] = {"prompt_tokens": 10**30}
+    path = write(tmp_path / "a.jsonl", huge, chat_run("fine", ["one"]))
+    result = call("replay", path, "--json")
+    assert json.loads(result.stdout)["total"]["runs"] == 1
+    assert "run 'huge'" in result.stderr
+    assert call("replay", path, "--show", "huge").exit_code == 1
+
+
+@pytest.mark.parametrize("content", ["", "{broken", '{"resourceSpans": []}'])
+def test_nothing_read_is_1(content: str, tmp_path: Path) -> None:
+    assert call("replay", tmp_path).exit_code == 1
+    path = write(tmp_path / "a.json", content)
+    output = tmp_path / "out.jsonl"
+    result = call("replay", path, "--decisions", output)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no run could be read" in result.stderr
+    assert not output.exists()
+
+
+def test_limit(made_up: Path) -> None:
+    assert as_json(made_up, "--limit", 2)["total"]["runs"] == 2
+    assert as_json(made_up, EXAMPLES, "--limit", 3)["total"]["runs"] == 3
+    assert as_json(made_up, "--limit", 9)["total"]["runs"] == 3
+
+
+# --- the summary ---------------------------------------------------------------------------------
+def test_summary_against_a_hand_count(made_up: Path) -> None:
+    summary = as_json(made_up)
+    expected = {
+        "runs": 3, "rounds": 10, "succeeded": 1, "failed": 1, "unlabelled": 1,
+        "runs_with": {"continue": 3, "retry": 0, "redirect": 0, "compress": 0, "terminate": 1},
+        "decisions": {"continue": 7, "retry": 0, "redirect": 0, "compress": 0, "terminate": 3},
+        "median_first_intervention": 5, "rounds_after_terminate": 2, "rounds_after_redirect": 0,
+    }
+    assert summary["total"] == expected
+    assert summary["sources"] == {"openai-chat": expected}
+    assert summary["outcomes"]["failed"]["rounds_after_terminate"] == 2
+    assert summary["outcomes"]["succeeded"]["runs"] == 1
+    assert (summary["policy"], summary["seed"], summary["problems"]) == ("default", 0, 0)
+    assert summary["rounds_per_second"] <= summary["loop_rounds_per_second"]
+
+
+def test_table_against_a_hand_count(made_up: Path) -> None:
+    out = call("replay", made_up).stdout
+    rows = [" ".join(line.split()) for line in out.splitlines()]
+    for row in (
+        "openai-chat 3 10 1 1 1 0 0 0 1 5 2 0", "total 3 10 1 1 1 0 0 0 1 5 2 0",
+        "failed 1 7 0 1 0 0 0 0 1 5 2 0", "succeeded 1 2 1 0 0 0 0 0 0 - 0 0",
+    ):
+        assert row in rows
+    assert f"{made_up}:loop: 7 rounds, failed" in out
+    assert "Files: 1. Runs: 3. Rounds: 10." in out
+    assert "rounds/s in the control loop" in out
+
+
+def test_same_seed_same_output(tmp_path: Path) -> None:
+    outputs = []
+    for seed in (1, 1):
+        path = tmp_path / "out.jsonl"
+        summary = as_json(EXAMPLES, "--seed", seed, "--decisions", path)
+        numbers = {name: value for name, value in summary.items() if "second" not in name}
+        outputs.append((numbers, path.read_bytes()))
+    assert outputs[0] == outputs[1]
+
+
+# --- options -------------------------------------------------------------------------------------
+def test_policy_by_name_and_from_files(made_up: Path) -> None:
+    folder = made_up.parent / "policies"
+    folder.mkdir()
+    (folder / "a.toml").write_text("[rules.output_loop]\nrepeats = 3\n")
+    (folder / "a.yaml").write_text("preset: cellium\nrules: {output_loop: {repeats: 4}}\n")
+    (folder / "a.json").write_text('{"rules": {"output_loop": {"enabled": false}}}')
+    policies = ["default", "cellium", *(folder / f"a.{kind}" for kind in ("toml", "yaml", "json"))]
+    terminated = [
+        as_json(made_up, "--policy", policy)["total"]["decisions"]["terminate"]
+        for policy in policies
+    ]
+    assert terminated == [3, 3, 5, 4, 0]
+
+
+def test_a_wrong_policy_file_names_the_field(made_up: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"rules": {"output_loop": {"repeats": -1}}}')
+    result = call("replay", made_up, "--policy", tmp_path / "bad.json")
+    assert result.exit_code == 2
+    assert "rules.output_loop.repeats" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_decisions_are_the_engines_own(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    assert call("replay", EXAMPLES, "--seed", 3, "--decisions", output).exit_code == 0
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert list(lines[0]) == [
+        "source", "path", "run", "round", "action", "candidates", "rules", "cause", "tiebreak",
+        "reward", "features", "evidence",
+    ]
+    found = [one for path in traces.find_files([EXAMPLES]) for one in traces.read(path)]
+    expected = replay(found, seed=3)
+    actions: dict[tuple[str, str, str], list[str]] = {}
+    for line in lines:
+        run = (line["source"], line["path"], line["run"])
+        actions.setdefault(run, []).append(line["action"])
+        assert line["round"] == len(actions[run]) == line["features"]["round"]
+        assert line["action"] in line["candidates"]
+        assert line["tiebreak"] == (len(line["candidates"]) > 1)
+        assert list(line["evidence"]) == line["rules"]
+        assert line["reward"] is None or 0 <= line["reward"] <= 1
+    assert actions == {
+        (run.name.source, str(run.name.path), run.name.run): [
+            str(Action(code)) for code in run.actions
+        ]
+        for run in expected.runs
+    }
+    assert Counter(line["action"] for line in lines)["continue"] < len(lines)
+    assert tuple(lines[0]["features"]) == _records.FEATURES.names
+
+
+def test_decisions_replace_a_file_only_when_all_is_done(made_up: Path) -> None:
+    output = made_up.parent / "out.txt"
+    output.write_text("old")
+    assert call("replay", made_up, "--decisions", output, "--show", "nobody").exit_code == 2
+    assert output.read_text() == "old"
+    assert call("replay", made_up, "--decisions", output).exit_code == 0
+    assert len(output.read_text().splitlines()) == 10
+    assert sorted(path.name for path in made_up.parent.iterdir()) == ["made_up.jsonl", "out.txt"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_disk_is_1(made_up: Path) -> None:
+    result = call("replay", made_up, "--decisions", "/dev/full")
+    assert result.exit_code == 1
+    assert "/dev/full" in result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="there is no /dev/stdout")
+def test_decisions_into_a_pipe(made_up: Path) -> None:
+    out, err = start("replay", made_up, "--decisions", "/dev/stdout").communicate()
+    assert (err, out.count(b'{"source":')) == (b"", 10)
+
+
+# --- one run -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("wanted", ["loop", "{file}:loop", "made_up.jsonl:loop"])
+def test_show(wanted: str, made_up: Path) -> None:
+    result = call("replay", made_up, "--show", wanted.format(file=made_up))
+    assert result.exit_code == 0
+    rows = [line.split(maxsplit=3) for line in result.stdout.splitlines() if "text" in line]
+    assert [row[:3] for row in rows][3:5] == [["4", "text", "continue"], ["5", "text", "terminate"]]
+    assert "output loop" in rows[4][3]
+    assert "7 rounds, failed" in result.stdout
+
+    shown = as_json(made_up, "--show", "loop")
+    assert (shown["run"], shown["success"], len(shown["decisions"])) == ("loop", False, 7)
+    assert shown["decisions"][4]["cause"] == "output_loop"
+
+
+def test_show_names_calls_and_user_messages(tmp_path: Path) -> None:
+    run = calling_run("a", ["look", "look"])
+    run["messages"].append({"role": "user", "content": "no, the other one"})
+    run["messages"].append({"role": "assistant", "content": "I see"})
+    out = call("replay", write(tmp_path / "a.jsonl", run), "--show", "a").stdout
+    assert "  look" in out
+    assert "(user message) text" in out
+
+
+def test_show_folds_the_quiet_rounds_of_a_long_run(tmp_path: Path) -> None:
+    run = chat_run("a", [str(number) for number in range(60)] + ["same"] * 6)
+    out = call("replay", write(tmp_path / "a.jsonl", run), "--show", "a").stdout
+    assert "1-64" in out
+    assert "66 rounds" in out
+    assert len(out.splitlines()) < 12
+
+
+def test_show_an_unknown_or_ambiguous_run_lists_some(made_up: Path) -> None:
+    result = call("replay", made_up, "--show", "nobody")
+    assert result.exit_code == 2
+    assert f"{made_up}:loop, {made_up}:fine, {made_up}:short" in result.stderr
+    other = write(made_up.parent / "other.jsonl", chat_run("loop", ["one"]))
+    result = call("replay", made_up.parent, "--show", "loop")
+    assert result.exit_code == 2
+    assert f"{made_up}:loop, {other}:loop" in result.stderr
+    assert call("replay", made_up.parent, "--show", f"{other}:loop").exit_code == 0
+
+
+# --- streams -------------------------------------------------------------------------------------
+def test_text_from_files_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    evil = f"{ESCAPE}[2J[bold]x\n\u202e"
+    path = write(
+        tmp_path / "a.jsonl", calling_run(evil, [evil] * 7, f"Error: {evil}", success=False),
+        f'{{"run_id": "{ESCAPE}"',
+    )
+    output = tmp_path / "out.jsonl"
+    for arguments in ([], ["--show", evil], ["--decisions", output], ["--show", "none"]):
+        result = call("replay", path, *arguments)
+        for text in (result.stdout, result.stderr):
+            assert all(line.isprintable() for line in text.splitlines())
+    assert "[bold]x" in result.stderr
+    assert "[bold]x" in call("replay", path, "--show", evil).stdout
+    assert printable("a\x07[b]") == "a\ufffd[b]"
+
+
+def test_a_pipe_gets_no_escape_codes(made_up: Path) -> None:
+    write(made_up.parent / "bad.json", "{broken")
+    for arguments in ([], ["--show", "loop"], ["--json"], ["--help"], ["--wrong"]):
+        out, err = start("replay", made_up.parent, *arguments).communicate()
+        assert ESCAPE.encode() not in out + err
+        assert b"Reading" not in err
+
+
+def test_a_terminal_gets_a_progress_bar_and_whole_problem_lines(made_up: Path) -> None:
+    pty = pytest.importorskip("pty")
+    write(made_up.parent / "bad.json", "{broken")
+    ours, theirs = pty.openpty()
+    running = start("replay", made_up.parent, "--json", stderr=theirs)
+    os.close(theirs)
+    out, _ = running.communicate()
+    seen = b""
+    try:
+        while piece := os.read(ours, 65_536):
+            seen += piece
+    except OSError:     # Linux says so when the other side is closed
+        pass
+    os.close(ours)
+    assert running.returncode == 0
+    assert json.loads(out)["total"]["runs"] == 3
+    assert b"Reading" in seen
+    assert b"not JSON" in seen
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"], ["--show", "loop"]])
+def test_a_closed_pipe_is_quiet(arguments: list[str], made_up: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    running = start("replay", made_up, *arguments, stdout=writing)
+    os.close(writing)
+    _, err = running.communicate()
+    assert err == b""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_interrupt_is_130_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    fifo, output = tmp_path / "runs.jsonl", tmp_path / "out.jsonl"
+    os.mkfifo(fifo)
+    running = start("replay", fifo, "--decisions", output)
+    deadline = time.monotonic() + 60
+    # The part file is there once the command is at work, and waits for the named pipe.
+    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert (out, err) == (b"", b"")
+    assert list(tmp_path.iterdir()) == [fifo]
+
+
+# --- simulate ------------------------------------------------------------------------------------
+def test_simulate() -> None:
+    from cellium_fast.simulate import simulate
+
+    arguments = ("simulate", "--sessions", 50, "--rounds", 20, "--seed", 3, "--policy", "cellium")
+    result = call(*arguments, "--json")
+    assert result.exit_code == 0
+    value = json.loads(result.stdout)
+    expected = simulate(50, 20, seed=3, policy=Policy.preset("cellium"))
+    assert value["controlled"]["success"] == expected.controlled.success
+    assert value["controlled"]["actions"] == expected.controlled.actions
+    assert value["uncontrolled"]["rounds"] == expected.uncontrolled.rounds
+    assert value["rounds_per_second"] > 0
+    assert sum(one["sessions"] for one in value["controlled"]["by_kind"].values()) == 50
+
+    table = call(*arguments).stdout
+    assert f"{expected.controlled.success:.1%}" in table
+    for name in (*expected.controlled.actions, *expected.controlled.by_kind):
+        assert name in table
+
+
+# --- real recordings -----------------------------------------------------------------------------
+@needs_recordings
+def test_recordings(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    summary = as_json(RECORDINGS, "--decisions", output)
+    total = summary["total"]
+    assert total["runs"] >= 1000
+    with output.open() as lines:
+        assert sum(1 for _ in lines) == total["rounds"]
+    assert summary["sources"]["tau-bench"]["succeeded"] >= 84
