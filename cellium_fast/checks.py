@@ -20,7 +20,7 @@ def whole_number(name: str, value: Any, low: int, high: int) -> int:
     """
     wanted = f"{name}: wanted a whole number in [{low:,}, {high:,}]"
     if isinstance(value, bool | np.bool_):
-        raise InputError(f"{wanted}, got {value}")
+        raise InputError(f"{wanted}, got {shown(value)}")
     try:
         number = operator.index(value)
     except TypeError:

@@ -29,6 +29,8 @@ REASONS = {
     Cause.OUTPUT_LOOP: "the same answer text again and again",
     Cause.ROUND_LIMIT: "the round limit is reached",
 }
+ASCII_BRACKETS = str.maketrans("[]{}", "()()")
+
 
 def safe_text(text: str, length: int) -> str:
     """Text from outside as at most `length` printable characters of one line, without brackets.
@@ -45,9 +47,11 @@ def safe_text(text: str, length: int) -> str:
     # What lies further in could only be shown if most of the text before it were invisible.
     head = text[: 8 * length]
     # Most names are plain, and a look at the whole is faster than one at every character.
-    if not (head.isascii() and head.isprintable()):
+    if head.isascii() and head.isprintable():
+        head = head.translate(ASCII_BRACKETS)
+    else:
         head = "".join(map(_tamed, head))
-    line = " ".join(head.split()).replace("[", "(").replace("]", ")")
+    line = " ".join(head.split())
     if len(line) <= length and len(text) <= 8 * length:
         return line
     return line[: length - 1].rstrip() + "…"

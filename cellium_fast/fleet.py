@@ -505,7 +505,7 @@ def _limits(
     given = checks.as_given(name, value)
     if given.ndim == 0:
         return np.full(count, checks.whole_number(name, value, low, high), dtype)
-    if given.dtype.kind == "f":     # with infinities: some have no limit
+    if given.dtype.kind == "f" and np.isposinf(given).any():    # some have no limit
         unlimited = np.isposinf(given)
         given = np.where(unlimited, low, given)
         checks.every(name, given % 1 == 0, given, "whole numbers, or infinity for no limit")

@@ -226,7 +226,8 @@ class RoundBatch:
             if offsets[0] != 0:
                 raise InputError(f"call_offsets[0]: wanted 0, got {offsets[0]}")
             # Neighbours, not their difference, which can overflow.
-            every("call_offsets", offsets[1:] >= offsets[:-1], offsets[1:], "no fall")
+            rises = np.concatenate(([True], offsets[1:] >= offsets[:-1]))
+            every("call_offsets", rises, offsets, "no fall")
             total = int(offsets[-1])
             columns["call_offsets"] = offsets
         for name, dtype in CALL_COLUMNS.items():

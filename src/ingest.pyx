@@ -30,7 +30,7 @@ cdef enum:
     MAX_CACHED_TOOLS = 10_000
     ERROR_TEXT_KEPT = 200
 
-MISSING = object()
+cdef object MISSING = object()
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
 
 

@@ -47,7 +47,10 @@ def refused(words: tuple[str, ...], **parameters: Any) -> None:
         assert word in str(caught.value)
 
 
-# --- the numbers of SPEC.md ----------------------------------------------------------------------
+PROPOSING = _rules.RULES[_rules.FIRST_PROPOSING : -1]
+
+
+# --- the numbers themselves -----------------------------------------------------------------------
 CONTINUE, RETRY, REDIRECT, COMPRESS, TERMINATE = ((action,) for action in Action)
 
 DEFAULT = {
@@ -88,7 +91,7 @@ DEFAULT = {
     "posterior.alpha": 2.0, "posterior.beta": 2.0, "posterior.decay": 0.99,
     "posterior.decay_every": 50, "posterior.decay_target": "prior",
 } | {f"rules.{rule}.enabled": True for rule in _rules.RULES} | {
-    f"rules.{rule}.alone": rule == "context_critical" for rule in _rules.RULES
+    f"rules.{rule}.alone": rule == "context_critical" for rule in PROPOSING
 }
 
 CELLIUM = {
@@ -350,7 +353,6 @@ def test_what_a_policy_dumps_as_json_reads_back(written):
     ("a.toml", b"\xff", "decode"),
     ("a.yaml", "a: [", "while parsing"),
     ("a.yaml", "!!python/object/apply:os.getcwd []", "python/object"),
-    ("a.yaml", "", "wanted a table"),
     ("a.yaml", "- n_step", "wanted a table"),
     ("a.json", "{", "end of data"),
     ("a.json", b"\xff\xfe", ""),
@@ -467,11 +469,13 @@ def test_no_field_of_the_record_is_left_out():
 
 @pytest.mark.parametrize(("bit", "rule"), list(enumerate(_rules.RULES)))
 def test_rule_switches_and_masks_stand_at_the_rule_s_bit(bit, rule):
-    parameters = {"enabled": False, "alone": rule != "context_critical", "actions": ["redirect"]}
+    parameters = {"enabled": False, "actions": ["redirect"]}
+    if rule in PROPOSING:
+        parameters["alone"] = rule != "context_critical"
     record = Policy(rules={rule: parameters}).record()[0]
     plain = Policy().record()[0]
     assert record["rules_enabled"] == plain["rules_enabled"] ^ (1 << bit)
-    assert record["rules_alone"] == plain["rules_alone"] ^ (1 << bit)
+    assert record["rules_alone"] == plain["rules_alone"] ^ ((rule in PROPOSING) << bit)
     assert record["rule_actions"][bit] == Action.REDIRECT.mask
 
 
@@ -497,3 +501,24 @@ def test_frequent_tools_are_kept_as_mixed_hashes():
     record = Policy(frequent_tools=names).record()[0]
     assert record["frequent_tool_count"] == 16
     assert record["frequent_tools"].tolist() == [_records.mix(hash_tool(name)) for name in names]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in _rules.RULES if rule not in PROPOSING])
+def test_alone_is_no_parameter_of_a_rule_that_it_could_not_change(rule):
+    with pytest.raises(PolicyError, match=f"rules.{rule}.alone: there is no such parameter"):
+        Policy(rules={rule: {"alone": True}})
+
+
+def test_a_rule_alone_proposes_something():
+    with pytest.raises(PolicyError, match="rules.context_critical.*alone: wanted at least one"):
+        Policy(rules={"context_critical": {"actions": []}})
+
+
+def test_a_pause_is_a_range():
+    with pytest.raises(PolicyError, match="true_stagnation.*pause_from: wanted no more than"):
+        Policy(rules={"true_stagnation": {"pause_from": 16}})
+
+
+def test_an_empty_file_is_the_default(written):
+    assert Policy.from_file(written("a.yaml", "")) == Policy()
+    assert Policy.from_file(written("a.toml", "")) == Policy()

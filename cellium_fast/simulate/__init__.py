@@ -74,7 +74,7 @@ class SimulationResult:
 class _Control:
     """What the agents are told, round by round, by a fleet."""
 
-    def __init__(self, sessions: int, rounds: int, seed: int, policy: Policy) -> None:
+    def __init__(self, sessions: int, rounds: int, seed: int, policy: Policy | str) -> None:
         self._fleet = Fleet(seed=seed, policies={"simulated": policy})
         self._ids = self._fleet.open(sessions, context_limit=CONTEXT_LIMIT, round_limit=rounds)
         self.seconds = 0.0
@@ -94,7 +94,7 @@ def simulate(
     rounds: int = 60,
     *,
     seed: int = 0,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Run a population of agents twice, under a fleet's control and left alone.
@@ -108,24 +108,22 @@ def simulate(
     seed
         In [0, 2**63): of the population and of the fleet.
     policy
-        The control policy; None: `default`.
+        The control policy, or the name of a preset; None: `default`.
     progress
         Called after each round with rounds played and rounds in all (both runs counted).
 
     Raises
     ------
-    InputError
-        A number is out of range.
+    InputError, UnknownNameError
+        A number is out of range, or there is no such preset.
     """
     sessions = checks.whole_number("sessions", sessions, 1, 2**31 - 1)
     rounds = checks.whole_number("rounds", rounds, 1, 2**31 - 1)
     seed = checks.whole_number("seed", seed, 0, 2**63 - 1)
-    if policy is not None and not isinstance(policy, Policy):
-        raise InputError(f"policy: wanted a Policy or None, got {shown(policy)}")
     if progress is not None and not callable(progress):
         raise InputError(f"progress: wanted a function or None, got {shown(progress)}")
     progress = progress or _no_progress
-    control = _Control(sessions, rounds, seed, policy or Policy())
+    control = _Control(sessions, rounds, seed, Policy() if policy is None else policy)
     controlled = _run(Population(sessions, seed), rounds, control, progress, 0)
     uncontrolled = _run(Population(sessions, seed), rounds, None, progress, rounds)
     return SimulationResult(
