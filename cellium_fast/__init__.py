@@ -7,9 +7,9 @@
 'continue'
 """
 
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 
-if find_spec("cellium_fast._records") is None:
+if PathFinder.find_spec(f"{__name__}._records", __path__) is None:
     raise ImportError(
         "cellium_fast is not built: its compiled modules are missing beside this file. Run "
         "`pip install -e .` in the checkout; it needs a C compiler."
