@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _feedback, _ingest, _learning, _records, _step, checks, pipeline
-from cellium_fast.action import Action
+from cellium_fast import _feedback, _ingest, _records, _step, checks, pipeline
 from cellium_fast.decision import Decision, Decisions, Setting
 from cellium_fast.errors import InputError, SessionError, UnknownNameError, shown
+from cellium_fast.memory import Memory
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.rounds import Round, RoundBatch
@@ -23,7 +23,6 @@ from cellium_fast.session import Session
 MAX_TOKENS = 2**63 - 1
 MAX_ROUNDS = 2**32 - 1
 MAX_TABLE = 2**16
-LAST_GENERATION = 2**31 - 1     # a slot used that often is given up: its ids have run out
 
 
 class Fleet:
@@ -67,25 +66,21 @@ class Fleet:
         pools: Sequence[str] | Mapping[str, Posterior] | None = None,
         threads: int = 1,
     ) -> None:
-        self._seed = checks.whole_number("seed", seed, 0, 2**64 - 1)
+        seed = checks.whole_number("seed", seed, 0, 2**64 - 1)
         self._threads = checks.whole_number("threads", threads, 1, 1024)
         self._policies = _named_policies(policies)
         first = next(iter(self._policies.values()))
         self._pools = _named_pools(pools, first.posterior)
-        self._policy_rows = _policy_rows(self._policies)
-        self._pool_rows = _pool_rows(self._pools)
+        self._memory = Memory(self._policies, self._pools, seed)
         self._names = Names()
         self._settings = [Setting(policy, self._names) for policy in self._policies.values()]
 
         self._lock = threading.RLock()
         self._executor: ThreadPoolExecutor | None = None
-        self._packer = _ingest.Packer()
-        self._increments = np.zeros((len(self._pools), len(Action)), _records.INCREMENT)
+        self._spare_packer: _ingest.Packer | None = None
+        self._increments = pipeline.no_increments(len(self._pools))
+        self._increments_address = self._increments.ctypes.data
         self._opened = 0
-        self._used = 0                  # slots used so far, the free ones among them included
-        self._free_count = 0
-        self._stamp = 0
-        self._allocate(64)
 
     # --- opening and closing ---------------------------------------------------------------------
     def open(
@@ -134,9 +129,9 @@ class Fleet:
             raise InputError(f"private: wanted True or False, got {shown(private)}")
         ids = np.empty(count, np.int64)
         with self._lock:
-            slots = self._take_slots(count)
+            slots = self._memory.take_slots(count)
             _step.open_sessions(
-                self._memory.address, slots, self._opened, policy_row, pool_row, private,
+                self._memory.base.address, slots, self._opened, policy_row, pool_row, private,
                 limits, rounds, ids,
             )
             self._opened += count
@@ -203,17 +198,10 @@ class Fleet:
             `success` has a wrong length or value; nothing was closed.
         """
         with self._lock:
-            slots = self._slots_of(ids)
+            slots = self._memory.slots_of(ids)
             outcomes = _outcomes(success, len(slots))
-            batch = self._batch(slots)
-            increments = np.zeros((len(self._pools), len(Action)), _records.INCREMENT)
-            _learning.finish(batch.address, outcomes, increments.ctypes.data)
-            _learning.apply_increments(batch.address, increments.ctypes.data, len(self._pools))
-            _learning.close_sessions(batch.address, len(slots))
-            _step.close_sessions(batch.address, len(slots))
-            reusable = slots[self._sessions["generation"][slots] < LAST_GENERATION]
-            self._free[self._free_count : self._free_count + len(reusable)] = reusable
-            self._free_count += len(reusable)
+            pipeline.close(self._memory.batch(slots).address, outcomes, self._increments)
+            self._memory.free_slots(slots)
 
     # --- stepping --------------------------------------------------------------------------------
     def step(self, ids: ArrayLike, rounds: RoundBatch | Sequence[Round]) -> Decisions:
@@ -244,11 +232,12 @@ class Fleet:
         if not isinstance(rounds, RoundBatch):
             rounds = RoundBatch.from_rounds(rounds)
         with self._lock:
-            slots = self._slots_of(ids)
+            slots = self._memory.slots_of(ids)
             columns = rounds.checked(len(slots))
             self._names.learn(rounds.tools, rounds.errors)
-            decisions = Decisions(len(slots), self._policies_of(slots), self._settings)
-            batch = self._batch(slots, columns, decisions)
+            decisions = Decisions(len(slots), self._setting_rows(slots), self._settings)
+            batch = self._memory.batch(slots, columns)
+            batch.set_output(**decisions.columns())
             pipeline.step(
                 batch.address, len(slots), len(self._pools), self._workers(), self._threads
             )
@@ -261,8 +250,8 @@ class Fleet:
         posteriors and pending returns stay. Raises SessionError as `step` does.
         """
         with self._lock:
-            slots = self._slots_of(ids)
-            _feedback.user_message(self._batch(slots).address, len(slots))
+            slots = self._memory.slots_of(ids)
+            _feedback.user_message(self._memory.batch(slots).address, len(slots))
 
     def compacted(self, ids: ArrayLike) -> None:
         """The context of these sessions was compacted.
@@ -271,12 +260,12 @@ class Fleet:
         round. Raises SessionError as `step` does.
         """
         with self._lock:
-            self._slots_of(ids)
+            self._memory.slots_of(ids)
 
     # --- looking ---------------------------------------------------------------------------------
     def __len__(self) -> int:
         """Open sessions."""
-        return int(np.count_nonzero(self._sessions["flags"][: self._used]))
+        return int(np.count_nonzero(self._memory.sessions["flags"]))
 
     @property
     def policies(self) -> dict[str, Policy]:
@@ -296,8 +285,8 @@ class Fleet:
     def done(self, ids: ArrayLike) -> NDArray[np.bool_]:
         """(N,) bool: whether terminate was decided. Raises SessionError as `step` does."""
         with self._lock:
-            slots = self._slots_of(ids)
-            flags: NDArray[np.uint8] = self._sessions["flags"][slots]
+            slots = self._memory.slots_of(ids)
+            flags: NDArray[np.uint8] = self._memory.sessions["flags"][slots]
         done: NDArray[np.bool_] = (flags & _records.SESSION_DONE) != 0
         return done
 
@@ -306,16 +295,15 @@ class Fleet:
 
         Raises UnknownNameError if there is no such pool.
         """
-        row = self._pool_rows[_row_of("pool", pool, self._pools)]
+        row = self._memory.pools[_row_of("pool", pool, self._pools)]
         with self._lock:
             return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
 
     def private_posterior(self, session_id: int) -> dict[str, NDArray[Any]]:
         """As `posterior`, of one session opened with ``private=True``."""
+        session_id = checks.whole_number("session_id", session_id, 0, MAX_TOKENS)
         with self._lock:
-            row = self._sessions[
-                self._slot_of(checks.whole_number("session_id", session_id, 0, MAX_TOKENS))
-            ]
+            row = self._memory.sessions[self._memory.slot_of(session_id)]
             if not row["flags"] & _records.SESSION_PRIVATE:
                 raise SessionError(f"session: {session_id} has no private posterior")
             return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
@@ -323,91 +311,36 @@ class Fleet:
     # --- for Session -----------------------------------------------------------------------------
     def _step_one(self, session_id: int, round: Round) -> _step.DecisionRecord:
         with self._lock:
-            slot = self._slot_of(session_id)
-            self._packer.pack(round)
-            if self._packer.new_tools or self._packer.new_errors:
-                self._names.learn(self._packer.new_tools, self._packer.new_errors)
-                self._packer.new_tools.clear()
-                self._packer.new_errors.clear()
-            return _step.step_one(
-                self._memory.address, slot, self._packer.address, self._increments_address
+            # Taken out while in use: a value's own methods may call back into the fleet.
+            packer = self._spare_packer or _ingest.Packer()
+            self._spare_packer = None
+            packer.pack(round)
+            slot = self._memory.slot_of(session_id)
+            if packer.new_tools or packer.new_errors:
+                self._names.learn(packer.new_tools, packer.new_errors)
+                packer.new_tools.clear()
+                packer.new_errors.clear()
+            record = _step.step_one(
+                self._memory.base.address, slot, packer.address, self._increments_address
             )
+            self._spare_packer = packer
+        return record
 
     def _opening_of(self, session_id: int, setting: Setting) -> Decision:
         with self._lock:
-            slot = self._slot_of(session_id)
-            return Decision(_step.opening(self._memory.address, slot), setting)
+            slot = self._memory.slot_of(session_id)
+            return Decision(_step.opening(self._memory.base.address, slot), setting)
 
     def _is_open(self, session_id: int) -> bool:
-        return _step.check_id(self._memory.address, self._used, session_id) == _step.ID_OK
+        with self._lock:
+            return self._memory.is_open(session_id)
 
-    # --- memory ----------------------------------------------------------------------------------
-    def _allocate(self, capacity: int) -> None:
-        sessions = np.zeros(capacity, _records.SESSION)
-        free = np.empty(capacity, np.int64)
-        if self._used:
-            sessions[: self._used] = self._sessions[: self._used]
-            free[: self._free_count] = self._free[: self._free_count]
-        self._sessions: NDArray[Any] = sessions
-        self._free: NDArray[np.int64] = free
-        self._stamps = np.zeros(capacity, np.uint32)
-        self._stamp = 0
-        self._memory = self._batch()
-        self._increments_address = self._increments.ctypes.data
-
-    def _batch(
-        self,
-        slots: NDArray[np.int64] | None = None,
-        columns: Mapping[str, NDArray[Any]] | None = None,
-        decisions: Decisions | None = None,
-    ) -> _records.Batch:
-        batch = _records.Batch()
-        batch.set_memory(
-            sessions=self._sessions, policies=self._policy_rows, pools=self._pool_rows,
-            key=self._seed,
-        )
-        if slots is not None:
-            batch.set_input(slots=slots, **(columns or {}))
-        if decisions is not None:
-            batch.set_output(**decisions.columns())
-        return batch
-
-    def _take_slots(self, count: int) -> NDArray[np.int64]:
-        again = min(count, self._free_count)
-        fresh = count - again
-        if self._used + fresh > len(self._sessions):
-            self._allocate(max(2 * len(self._sessions), self._used + fresh))
-        self._free_count -= again
-        slots = np.empty(count, np.int64)
-        slots[:again] = self._free[self._free_count : self._free_count + again][::-1]
-        slots[again:] = np.arange(self._used, self._used + fresh)
-        self._used += fresh
-        return slots
-
-    def _slots_of(self, ids: ArrayLike) -> NDArray[np.int64]:
-        checked = checks.array("ids", ids, np.int64, (None,))
-        slots = np.empty(len(checked), np.int64)
-        self._stamp += 1
-        if self._stamp > MAX_ROUNDS:
-            self._stamps[:] = 0
-            self._stamp = 1
-        problem, where = _step.find_slots(
-            self._memory.address, self._used, checked, slots, self._stamps, self._stamp
-        )
-        if problem != _step.ID_OK:
-            raise SessionError(f"ids[{where}]: {_what_is_wrong(problem, int(checked[where]))}")
-        return slots
-
-    def _slot_of(self, session_id: int) -> int:
-        problem = _step.check_id(self._memory.address, self._used, session_id)
-        if problem != _step.ID_OK:
-            raise SessionError(f"session: {_what_is_wrong(problem, session_id)}")
-        return session_id & 0xFFFFFFFF
-
-    def _policies_of(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
-        if len(self._policies) == 1:
+    # --- for the batch step ----------------------------------------------------------------------
+    def _setting_rows(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
+        if len(self._settings) == 1:
             return np.broadcast_to(np.uint16(0), slots.shape)
-        return self._sessions["policy"][slots]
+        rows: NDArray[np.uint16] = self._memory.sessions["policy"][slots]
+        return rows
 
     def _workers(self) -> ThreadPoolExecutor | None:
         if self._threads > 1 and self._executor is None:
@@ -460,22 +393,6 @@ def _named_pools(
                 f"{shown(settings)}"
             )
     return named
-
-
-def _policy_rows(policies: Mapping[str, Policy]) -> NDArray[Any]:
-    rows = np.zeros(len(policies), _records.POLICY)
-    for place, policy in enumerate(policies.values()):
-        rows[place] = policy.record()[0]
-    return rows
-
-
-def _pool_rows(pools: Mapping[str, Posterior]) -> NDArray[Any]:
-    rows = np.zeros(len(pools), _records.POOL)
-    for row, posterior in zip(rows, pools.values(), strict=True):
-        posterior.fill(row["prior"])
-        row["alpha"] = posterior.alpha
-        row["beta"] = posterior.beta
-    return rows
 
 
 def _names(argument: str, names: Any) -> tuple[str, ...]:
@@ -532,10 +449,3 @@ def _outcomes(success: ArrayLike | None, count: int) -> NDArray[np.int8]:
     given = np.broadcast_to(given, (count,))
     checks.every("success", (given >= -1) & (given <= 1), given, "1, 0, or -1 for not told")
     return given.astype(np.int8)
-
-
-def _what_is_wrong(problem: int, session_id: int) -> str:
-    return {
-        _step.ID_CLOSED: f"session {session_id} is closed; open a new one",
-        _step.ID_REPEATED: f"session {session_id} stands twice; wanted each session once",
-    }.get(problem, f"there is no session {session_id}; wanted an id that `open` returned")

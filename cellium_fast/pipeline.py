@@ -7,6 +7,7 @@ learning) and ends with the next decision (features, rules, tie-break).
 from __future__ import annotations
 
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +28,26 @@ def step_chunk(batch: int, start: int, stop: int, increments: int) -> None:
     _feedback.execute(batch, start, stop)
 
 
-def step_span(batch: int, start: int, stop: int, increments: NDArray[np.void]) -> None:
+def step_span(batch: int, start: int, stop: int, increments: NDArray[Any]) -> None:
     """Take the sessions [start, stop) of a batch through the stages, chunk by chunk."""
     address = increments.ctypes.data
     for first in range(start, stop, CHUNK):
         step_chunk(batch, first, min(first + CHUNK, stop), address)
+
+
+def no_increments(pools: int) -> NDArray[Any]:
+    """(pools, 5) increments of nothing."""
+    return np.zeros((pools, len(_records.ACTIONS)), _records.INCREMENT)
+
+
+def close(batch: int, outcomes: NDArray[np.int8], increments: NDArray[Any]) -> None:
+    """Let a batch's sessions learn from what is pending; then their pools count them and decay.
+
+    `increments` are of nothing, before and after.
+    """
+    _learning.finish(batch, outcomes, increments.ctypes.data)
+    _learning.apply_increments(batch, increments.ctypes.data, len(increments))
+    _learning.close_sessions(batch, len(outcomes))
 
 
 def step(batch: int, size: int, pools: int, executor: Executor | None, threads: int) -> None:
@@ -41,7 +57,7 @@ def step(batch: int, size: int, pools: int, executor: Executor | None, threads: 
     of spans nor their order shows in the total.
     """
     spans = 1 if executor is None else min(threads, -(-size // CHUNK)) or 1
-    increments = np.zeros((spans, pools, len(_records.ACTIONS)), _records.INCREMENT)
+    increments = [no_increments(pools) for _ in range(spans)]
     bounds = [size * place // spans for place in range(spans + 1)]
     if executor is None or spans == 1:
         step_span(batch, 0, size, increments[0])
@@ -52,5 +68,5 @@ def step(batch: int, size: int, pools: int, executor: Executor | None, threads: 
         ]
         for span in running:
             span.result()
-    total = increments.view(np.int64).sum(axis=0)
+    total = np.sum([of_span.view(np.int64) for of_span in increments], axis=0)
     _learning.apply_increments(batch, total.ctypes.data, pools)

@@ -11,10 +11,12 @@ import math
 import os
 import random
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import reference
+from trace_files import Files
 
 from cellium_fast import Fleet, Policy, RoundBatch, _ingest
 from cellium_fast.decision import rules_in
@@ -432,3 +434,8 @@ def random_policy(rng, name, **overrides):
 
 
 SWITCHES = ("empty_is_unproductive", "stale_is_unproductive", "match_results", "newest_run_only")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)

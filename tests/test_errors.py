@@ -44,8 +44,9 @@ def state(fleet: Fleet) -> tuple[object, ...]:
     pools = {name: {key: value.tolist() for key, value in fleet.posterior(name).items()}
              for name in fleet.pools}
     return (
-        len(fleet), repr(fleet), fleet._opened, fleet._used, fleet._free_count,
-        fleet._sessions.tobytes(), fleet._pool_rows.tobytes(), fleet._policy_rows.tobytes(),
+        len(fleet), repr(fleet), fleet._opened, fleet._memory.used, fleet._memory._free_count,
+        fleet._memory.sessions.tobytes(), fleet._memory.pools.tobytes(),
+        fleet._memory.policies.tobytes(),
         fleet._increments.tobytes(), pools,
     )
 
@@ -233,7 +234,7 @@ def test_a_closed_id_stays_closed_when_its_slot_is_used_again(fleet):
 
 
 def test_doubles_are_found_in_every_call(fleet):
-    fleet._stamp = 2**32 - 4    # the numbers that mark ids as seen begin anew
+    fleet._memory._stamp = 2**32 - 4    # the numbers that mark ids as seen begin anew
     for _ in range(8):
         refuses(fleet, SessionError, ["ids[3]", "twice"], fleet.done, [0, 1, 2, 1])
 

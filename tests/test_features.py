@@ -186,7 +186,7 @@ def test_stuck(change, calls, after):
     fleet = Fleet(policies={"only": CELLIUM})
     ids = fleet.open(1)
     fleet.step(ids, pack([{"progress": 0.5}]))
-    fleet._sessions["stuck"][0] = 2
+    fleet._memory.sessions["stuck"][0] = 2
     decisions = fleet.step(ids, pack([{"progress": 0.5 + change, "calls": calls}]))
     assert decisions.features["stuck_iterations"][0] == after
 

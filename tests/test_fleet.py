@@ -44,7 +44,8 @@ def drawn(decisions: Decisions) -> tuple[bytes, ...]:
 
 def rows(fleet: Fleet, ids: np.ndarray) -> dict[str, bytes]:
     """The records of some sessions field by field, without what pads them."""
-    return {name: fleet._sessions[name][ids].tobytes() for name in fleet._sessions.dtype.names}
+    sessions = fleet._memory.sessions
+    return {name: sessions[name][ids].tobytes() for name in sessions.dtype.names}
 
 
 def posterior(fleet: Fleet, pool: str | None = None) -> dict[str, list]:
@@ -81,7 +82,7 @@ def test_slots_are_used_again_and_ids_never():
         del open_ids[:leaving]
         assert len(fleet) == len(open_ids)
     assert len(seen) > 10_000
-    assert len(fleet._sessions) < 4_096
+    assert len(fleet._memory.sessions) < 4_096
     fleet.done(open_ids)
     for gone in seen.difference(open_ids):
         with pytest.raises(SessionError, match="closed"):
@@ -91,7 +92,7 @@ def test_slots_are_used_again_and_ids_never():
 def test_a_slot_whose_ids_have_run_out_is_given_up():
     fleet = Fleet()
     fleet.close(fleet.open(1))
-    fleet._sessions["generation"][0] = 2**31 - 2
+    fleet._memory.sessions["generation"][0] = 2**31 - 2
     last = fleet.open(1)
     assert last.tolist() == [(2**31 - 2) << 32]
     fleet.step(last, [FAILED])
@@ -108,8 +109,8 @@ def test_a_reused_slot_remembers_nothing():
         used.step(old, [Round([ToolCall("x", error=True)] * 3, text="t", context_tokens=99)])
     used.close(old)
     fresh.open(1)   # the uid is part of every draw
-    names = [name for name in fresh._sessions.dtype.names if name not in ("generation",)]
-    left, right = fresh._sessions[fresh.open(1)][0], used._sessions[0]
+    names = [name for name in fresh._memory.sessions.dtype.names if name not in ("generation",)]
+    left, right = fresh._memory.sessions[fresh.open(1)][0], used._memory.sessions[0]
     assert used.open(1).tolist() == [1 << 32]
     assert {n: left[n].tolist() for n in names} == {n: right[n].tolist() for n in names}
 
@@ -177,7 +178,7 @@ def test_the_first_policy_and_pool_are_the_default():
     for _ in range(2):
         decisions = fleet.step(ids, [Round(text="again")] * 4)
     assert decisions.action.tolist() == [3, 3, 0, 0]
-    assert fleet._sessions["pool"][:4].tolist() == [0, 0, 1, 0]
+    assert fleet._memory.sessions["pool"][:4].tolist() == [0, 0, 1, 0]
 
 
 def test_one_policy_and_one_pool_when_nothing_is_named():
@@ -355,9 +356,9 @@ def test_a_compaction_clears_nothing():
     ids = fleet.open(2, context_limit=100)
     for _ in range(5):
         fleet.step(ids, [FAILED] * 2)
-    before = fleet._sessions.tobytes(), fleet._pool_rows.tobytes()
+    before = fleet._memory.sessions.tobytes(), fleet._memory.pools.tobytes()
     fleet.compacted(ids)
-    assert (fleet._sessions.tobytes(), fleet._pool_rows.tobytes()) == before
+    assert (fleet._memory.sessions.tobytes(), fleet._memory.pools.tobytes()) == before
 
 
 def test_a_user_message_clears_what_the_spec_says_and_keeps_the_rest():
@@ -369,9 +370,9 @@ def test_a_user_message_clears_what_the_spec_says_and_keeps_the_rest():
     assert told.output_repeats == 9
     assert told.failures_in_row == 9
     assert told.repetition_score == 1.0
-    before, other = fleet._sessions[ids], rows(fleet, ids[1:])
+    before, other = fleet._memory.sessions[ids], rows(fleet, ids[1:])
     fleet.user_message(ids[:1])
-    after = fleet._sessions[ids]
+    after = fleet._memory.sessions[ids]
     assert rows(fleet, ids[1:]) == other
     for name in ("round", "calls", "errors", "empties", "context_tokens", "context_limit",
                  "round_limit", "alpha", "beta", "updates", "reward", "pending", "reward_count",
@@ -503,4 +504,4 @@ def test_ids_opened_from_many_threads_are_all_different():
     with ThreadPoolExecutor(8) as pool:
         ids = np.concatenate(list(pool.map(lambda _: fleet.open(50), range(100))))
     assert len(np.unique(ids)) == len(fleet) == 5_000
-    assert len(np.unique(fleet._sessions["uid"][ids])) == 5_000
+    assert len(np.unique(fleet._memory.sessions["uid"][ids])) == 5_000

@@ -223,7 +223,7 @@ def assert_same_run(left, right, compare_learning=True):
     for t, (expected, found) in enumerate(zip(left[0], right[0], strict=True)):
         for name in COLUMNS:
             assert same_bits(expected[name], found[name]), f"round {t + 1}: {name}"
-    assert same_bits(left[1]._sessions, right[1]._sessions)
+    assert same_bits(left[1]._memory.sessions, right[1]._memory.sessions)
     if compare_learning:
         for pool in ("left", "right"):
             for name, value in left[1].posterior(pool).items():
@@ -233,7 +233,7 @@ def assert_same_run(left, right, compare_learning=True):
 def test_the_crowd_breaks_ties_and_learns(plain):
     history, fleet = plain[True, "thompson"]
     assert sum(decisions["tiebreak"].sum() for decisions in history) > 5_000
-    learned = fleet._sessions["updates"][: SESSIONS // 4 * 4].sum(axis=0)
+    learned = fleet._memory.sessions["updates"][: SESSIONS // 4 * 4].sum(axis=0)
     assert np.all(learned[:4] > 0)
     shared = plain[False, "thompson"][1]
     assert np.all(shared.posterior("left")["updates"][:4] > 0)
@@ -278,7 +278,7 @@ def test_the_size_of_a_chunk_does_not_show(rounds, plain, private, chunk, thread
 
 def test_another_seed_decides_differently(rounds, plain):
     fleet, ids = crowd_fleet(True)
-    fleet._seed = 12
+    fleet._memory._seed = 12
     draws = fleet.step(ids, rounds[0]).draws
     expected = plain[True, "thompson"][0][0]["draws"]
     drawn = ~np.isnan(expected)
@@ -332,7 +332,7 @@ def test_one_session_at_a_time_equals_the_batch(preset, private, rng):
                     (handle.user_message if event == 1 else handle.compacted)()
                 compare_scalar(handle.step(objects[start + place]), decisions, place)
     assert ties > 20
-    assert same_bits(scalar._sessions, batched._sessions)
+    assert same_bits(scalar._memory.sessions, batched._memory.sessions)
     for name, value in scalar.posterior().items():
         assert np.array_equal(value, batched.posterior()[name]), name
 
@@ -381,7 +381,7 @@ def test_policies_pools_and_reused_slots_side_by_side(rng):
         assert len(pair.fleet) == len(agents)
     slots = {one & 0xFFFFFFFF for one in seen}
     assert len(slots) < len(seen) == uids, "no slot was used again"
-    assert len(pair.fleet._sessions) == 64, "memory stays what so many sessions need"
+    assert len(pair.fleet._memory.sessions) == 64, "memory stays what so many sessions need"
     assert pair.compared > 500
 
 

@@ -505,17 +505,17 @@ def test_frequent_tools_are_kept_as_mixed_hashes():
 
 @pytest.mark.parametrize("rule", [rule for rule in _rules.RULES if rule not in PROPOSING])
 def test_alone_is_no_parameter_of_a_rule_that_it_could_not_change(rule):
-    with pytest.raises(PolicyError, match=f"rules.{rule}.alone: there is no such parameter"):
+    with pytest.raises(PolicyError, match=rf"rules.{rule}.alone: there is no such parameter"):
         Policy(rules={rule: {"alone": True}})
 
 
 def test_a_rule_alone_proposes_something():
-    with pytest.raises(PolicyError, match="rules.context_critical.*alone: wanted at least one"):
+    with pytest.raises(PolicyError, match=r"rules.context_critical.*alone: wanted at least one"):
         Policy(rules={"context_critical": {"actions": []}})
 
 
 def test_a_pause_is_a_range():
-    with pytest.raises(PolicyError, match="true_stagnation.*pause_from: wanted no more than"):
+    with pytest.raises(PolicyError, match=r"true_stagnation.*pause_from: wanted no more than"):
         Policy(rules={"true_stagnation": {"pause_from": 16}})
 
 

@@ -189,8 +189,8 @@ def test_columns_objects_and_single_steps_decide_alike():
             )
             assert decision.reward == left[place].reward
     assert tiebreaks > 20
-    assert by_objects._sessions.tobytes() == by_columns._sessions.tobytes()
-    assert by_objects._sessions.tobytes() == single._sessions.tobytes()
+    assert by_objects._memory.sessions.tobytes() == by_columns._memory.sessions.tobytes()
+    assert by_objects._memory.sessions.tobytes() == single._memory.sessions.tobytes()
 
 
 def test_more_calls_in_a_round_than_the_window_keeps():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trace_files import ANSWER, TAU, USER, Files, Reading, asks, call
 
 from cellium_fast import traces
 from cellium_fast.traces import intercode, openai_chat, swe_agent
@@ -22,73 +22,6 @@ RECORDINGS = os.environ.get("CELLIUM_TRACES", "")
 needs_recordings = pytest.mark.skipif(
     not os.path.isdir(RECORDINGS), reason="CELLIUM_TRACES names no directory of recordings"
 )
-
-USER = {"role": "user", "content": "go on"}
-ANSWER = {"role": "assistant", "content": "done"}
-
-
-def asks(*calls: Any, **fields: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": None, "tool_calls": list(calls), **fields}
-
-
-def call(identity: str | None = "c1", name: Any = "look", arguments: Any = "{}") -> dict[str, Any]:
-    return {
-        "id": identity,
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
-
-
-def gives(content: Any, identity: str | None = "c1", **fields: Any) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": identity, "content": content, **fields}
-
-
-class Reading:
-    """All that a file gave, split in runs and problems."""
-
-    def __init__(self, found: Iterable[traces.RecordedRun | traces.Problem]) -> None:
-        found = list(found)
-        self.runs = [one for one in found if isinstance(one, traces.RecordedRun)]
-        self.problems = [one for one in found if isinstance(one, traces.Problem)]
-
-    @property
-    def run(self) -> traces.RecordedRun:
-        assert len(self.runs) == 1, (self.runs, self.problems)
-        return self.runs[0]
-
-    @property
-    def problem(self) -> traces.Problem:
-        assert len(self.problems) == 1, self.problems
-        return self.problems[0]
-
-
-class Files:
-    """Writes a file and reads it back."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def read_bytes(self, data: bytes, name: str = "run.json") -> Reading:
-        path = self.folder / name
-        path.write_bytes(data)
-        return Reading(traces.read(path))
-
-    def read(self, value: Any, name: str = "run.json") -> Reading:
-        return self.read_bytes(json.dumps(value).encode(), name)
-
-    def read_lines(self, *values: Any) -> Reading:
-        return self.read_bytes(b"".join(json.dumps(one).encode() + b"\n" for one in values))
-
-    def detect(self, value: Any) -> traces.Detection:
-        path = self.folder / "unnamed"
-        path.write_text(json.dumps(value))
-        return traces.detect(path)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path)
-
 
 # The samples
 
@@ -278,7 +211,6 @@ def test_files_that_are_no_utf8_text_are_named(files: Files, start: bytes, word:
 # Formats
 
 
-TAU = {"task_id": 9, "trial": 2, "reward": 0.0, "info": {}, "traj": [USER, ANSWER]}
 STEP = {"action": "ls -a", "observation": ".", "thought": "Look."}
 TRAJECTORY = {"trajectory": [STEP], "history": [USER], "info": {}}
 TURNS = {
@@ -375,233 +307,6 @@ def test_the_format_is_found_behind_a_header_and_a_broken_line(files: Files) -> 
     reading = files.read_bytes(b'{"version": 1}\nbroken\n' + line)
     assert len(reading.runs) == 1
     assert [problem.line for problem in reading.problems] == [1, 2]
-
-
-# Chat: containers, names, labels
-
-
-def test_one_message_a_line_is_one_run(files: Files) -> None:
-    reading = files.read_lines(USER, asks(call()), gives("x"), 5, USER, ANSWER)
-    assert reading.run.run == "run"
-    assert reading.run.rounds[0].calls[0].result == "x"
-    assert reading.run.events == [0, 1]
-    assert "line 4: a number without a known role" in reading.problem.why
-
-
-def test_lists_and_lines_of_wrappers_are_a_run_each(files: Files) -> None:
-    lines = files.read_lines({"messages": [ANSWER]}, [ANSWER], {"id": "x", "chat": [ANSWER]})
-    assert [run.run for run in lines.runs] == ["line 1", "line 2", "x"]
-    items = files.read([{"messages": [ANSWER]}, [ANSWER], {"id": "x", "history": [ANSWER]}])
-    assert [run.run for run in items.runs] == ["item 1", "item 2", "x"]
-    assert not lines.problems and not items.problems
-
-
-def test_names_are_unique_inside_a_file(files: Files) -> None:
-    reading = files.read([TAU, TAU, {**TAU, "trial": 3}, TAU])
-    assert [run.run for run in reading.runs] == ["9/2", "9/2#2", "9/3", "9/2#3"]
-
-
-@pytest.mark.parametrize("item", [5, "text", None, {}, {"traj": None}, {"traj": 3}, True])
-def test_an_item_that_is_no_run_is_a_problem_and_the_others_are_read(
-    files: Files, item: Any
-) -> None:
-    for reading in (files.read([TAU, item, TAU]), files.read_lines(TAU, item, TAU)):
-        assert len(reading.runs) == 2
-        assert "no list of chat messages" in reading.problem.why
-
-
-@pytest.mark.parametrize(
-    ("reward", "success"),
-    [(1.0, True), (1, True), (0.999999999, True), (0.0, False), (0.5, False), (None, None),
-     ("1", None)],
-)  # fmt: skip
-def test_tau_bench_labels(files: Files, reward: Any, success: bool | None) -> None:
-    run = files.read({**TAU, "reward": reward}).run
-    assert (run.source, run.run, run.success) == ("tau-bench", "9/2", success)
-
-
-@pytest.mark.parametrize(
-    ("fields", "success"),
-    [
-        ({"success": True}, True),
-        ({"resolved": False}, False),
-        ({"solved": 1}, True),
-        ({"reward": 1.0}, True),
-        ({"reward": 0}, False),
-        ({"reward": 0.4}, None),
-        ({"success": None, "reward": 1}, True),
-        ({"success": "yes"}, None),
-        ({}, None),
-    ],
-)
-def test_chat_labels(files: Files, fields: dict[str, Any], success: bool | None) -> None:
-    assert files.read({"messages": [ANSWER], **fields}).run.success is success
-
-
-def test_a_run_without_rounds_is_a_run(files: Files) -> None:
-    for messages in ([USER], []):
-        run = files.read({**TAU, "traj": messages}).run
-        assert (run.rounds, run.events, run.success) == ([], [], False)
-
-
-# Chat: messages
-
-
-def test_a_user_message_is_an_event_only_between_rounds(files: Files) -> None:
-    system = {"role": "system", "content": "x"}
-    run = files.read([system, USER, USER, ANSWER, ANSWER, USER, USER, ANSWER, system, ANSWER, USER])
-    assert run.run.events == [0, 0, traces.USER_MESSAGE, 0]
-
-
-def test_results_find_their_calls_by_id_or_else_by_order(files: Files) -> None:
-    by_id = [asks(call("a"), call("b"), call("c")), gives(3, "c"), gives(1, "a"), gives(2, "b")]
-    assert [one.result for one in files.read(by_id).run.rounds[0].calls] == [1, 2, 3]
-    by_order = [asks(call(None), call(None)), gives(1, None), gives(2, "of the logger")]
-    assert [one.result for one in files.read(by_order).run.rounds[0].calls] == [1, 2]
-    same_id = [asks(call("a"), call("a")), gives(1, "a"), gives(2, "a")]
-    assert [one.result for one in files.read(same_id).run.rounds[0].calls] == [1, 2]
-    late = [asks(call("a")), asks(call("b")), gives(2, "b"), gives(1, "a")]
-    assert [step.calls[0].result for step in files.read(late).run.rounds] == [1, 2]
-    listed = [asks(call("a"), call("b")), {**gives(2, None), "tool_call_ids": ["b"]}]
-    assert [one.result for one in files.read(listed).run.rounds[0].calls] == [None, 2]
-
-
-def test_a_result_without_a_call_is_a_problem_told_once(files: Files) -> None:
-    stray = gives("x", "nowhere")
-    reading = files.read([stray, asks(call()), stray, gives("y"), gives("again"), ANSWER])
-    assert reading.run.rounds[0].calls[0].result == "y"
-    assert len(reading.run.rounds) == 2
-    assert "message 1: a tool result that belongs to no call" in reading.problem.why
-    assert "2 more" in reading.problem.why
-
-
-def test_legacy_function_calls(files: Files) -> None:
-    asked = {**ANSWER, "function_call": {"name": "look", "arguments": '{"at": 1}'}}
-    answered = {"role": "function", "name": "look", "content": "x"}
-    (only,) = files.read([asked, answered]).run.rounds[0].calls
-    assert (only.tool, only.arguments, only.result) == ("look", '{"at": 1}', "x")
-
-
-def test_custom_tool_calls(files: Files) -> None:
-    custom = {"id": "c1", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
-    (only,) = files.read([asks(custom), gives("x")]).run.rounds[0].calls
-    assert (only.tool, only.arguments, only.result) == ("shell", "ls", "x")
-
-
-@pytest.mark.parametrize("arguments", ['{"a": 1}', {"a": 1}, None, "", "no JSON", 5])
-def test_arguments_are_passed_as_they_are(files: Files, arguments: Any) -> None:
-    reading = files.read([asks(call(arguments=arguments))])
-    assert reading.run.rounds[0].calls[0].arguments == arguments
-    assert not reading.problems
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [None, 5, "look", [], {}, {"function": None}, {"function": 5}, {"function": {}},
-     {"function": {"name": None}}, {"function": {"name": 5}}, {"id": 7, "function": []}],
-)  # fmt: skip
-def test_a_faulty_tool_call_is_a_problem_and_stays_a_call(files: Files, entry: Any) -> None:
-    reading = files.read([USER, asks(entry, call("c2")), gives("first", None), gives("x", "c2")])
-    first, second = reading.run.rounds[0].calls
-    assert (first.tool, first.result) == ("unnamed", "first")
-    assert (second.tool, second.result) == ("look", "x")
-    assert "message 2" in reading.problem.why
-
-
-@pytest.mark.parametrize("calls", [5, "look", {"0": call()}, True])
-def test_tool_calls_that_are_no_list_are_a_problem(files: Files, calls: Any) -> None:
-    reading = files.read([{**ANSWER, "tool_calls": calls}])
-    assert reading.run.rounds[0].text == "done" and not reading.run.rounds[0].calls
-    assert "as tool_calls" in reading.problem.why
-
-
-@pytest.mark.parametrize("entry", [None, 5, "text", [], {}, {"role": None}, {"role": "narrator"}])
-def test_an_entry_that_is_no_message_is_a_problem(files: Files, entry: Any) -> None:
-    reading = files.read([USER, entry, ANSWER])
-    assert len(reading.run.rounds) == 1
-    assert "message 2" in reading.problem.why and "role" in reading.problem.why
-
-
-def test_contents(files: Files) -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": None}, "b"]
-    picture = [{"type": "image_url", "image_url": {}}, {"type": "text", "text": "c"}]
-    lacking = {"role": "assistant", "tool_calls": None}
-    reading = files.read(
-        [{**ANSWER, "content": parts}, {**ANSWER, "content": picture}, lacking,
-         {**ANSWER, "content": []}]
-    )  # fmt: skip
-    assert [step.text for step in reading.run.rounds] == ["a\nb", "c", None, None]
-    assert not reading.problems
-    results = [parts, picture, {"a": 1}, None, ""]
-    messages = [m for r in results for m in (asks(call()), gives(r))]
-    reading = files.read([*messages, asks(call()), {"role": "tool", "tool_call_id": "c1"}])
-    found = [step.calls[0].result for step in reading.run.rounds]
-    assert found == ["a\nb", picture, {"a": 1}, None, "", None]
-
-
-@pytest.mark.parametrize("content", [5, {"text": "x"}, True])
-def test_a_faulty_content_is_a_problem(files: Files, content: Any) -> None:
-    reading = files.read([{**ANSWER, "content": content}])
-    assert reading.run.rounds[0].text is None and "as content" in reading.problem.why
-
-
-@pytest.mark.parametrize(
-    ("usage", "tokens"),
-    [
-        ({"prompt_tokens": 90, "completion_tokens": 10}, 100),
-        ({"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 105}, 105),
-        ({"input_tokens": 90, "output_tokens": 10}, 100),
-        ({"prompt_tokens": 90, "prompt_tokens_details": {"cached_tokens": 80}}, 90),
-        ({"prompt_tokens": 90, "completion_tokens": None, "total_tokens": None}, 90),
-        ({"completion_tokens": 10}, None),
-        ({"total_tokens": -1}, None),
-        ({"total_tokens": True}, None),
-        ({"prompt_tokens": "90"}, None),
-        ({}, None),
-        (None, None),
-        (5, None),
-    ],
-)
-def test_usage(files: Files, usage: Any, tokens: int | None) -> None:
-    assert files.read([{**ANSWER, "usage": usage}]).run.rounds[0].context_tokens == tokens
-
-
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
-        (gives("Error: no such order"), True),
-        (gives("Error"), True),
-        (gives("Error in line 3"), True),
-        (gives("Errors: 0"), False),
-        (gives("ErrorLog.txt"), False),
-        (gives("error: lower case"), False),
-        (gives("found an Error: yes"), False),
-        (gives("fine"), False),
-        (gives("fine", is_error=True), True),
-        (gives("Error: quoted", is_error=False), False),
-        (gives("fine", isError=True), True),
-        (gives("fine", error="timeout"), "timeout"),
-        (gives("fine", error={"type": "timeout"}), True),
-        (gives("fine", error=None), False),
-        (gives("fine", status="error"), True),
-        (gives({"error": "left to the result"}), None),
-        (gives(None), None),
-    ],
-)
-def test_errors_of_tool_results(files: Files, message: Any, error: bool | str | None) -> None:
-    assert files.read([asks(call()), message]).run.rounds[0].calls[0].error == error
-    if error is None:
-        assert files.read([asks(call()), message]).run.rounds[0].calls[0].error is None
-
-
-def test_errors_of_tau_bench_begin_with_the_word(files: Files) -> None:
-    run = files.read({**TAU, "traj": [asks(call()), gives("Error-like")]}).run
-    assert run.rounds[0].calls[0].error is True
-
-
-@pytest.mark.parametrize("limit", [0, -1, True, "8000", None])
-def test_a_faulty_context_limit_is_unknown(files: Files, limit: Any) -> None:
-    assert files.read({"messages": [ANSWER], "context_limit": limit}).run.context_limit is None
 
 
 # SWE-agent and InterCode

@@ -207,7 +207,7 @@ def test_a_round_of_calls_equals_the_same_calls_in_rounds_of_one(rng):
 def test_totals_saturate_and_the_session_goes_on():
     fleet = Fleet(policies={"only": CELLIUM})
     ids = fleet.open(1)
-    record = fleet._sessions[ids[0] & 0xFFFFFFFF : (ids[0] & 0xFFFFFFFF) + 1]
+    record = fleet._memory.sessions[ids[0] & 0xFFFFFFFF : (ids[0] & 0xFFFFFFFF) + 1]
     for name in ("calls", "errors", "round"):
         record[name] = 2**32 - 2
     record["stuck"] = 2**16 - 2

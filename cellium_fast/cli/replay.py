@@ -374,7 +374,10 @@ def _print_examples(out: Console, result: ReplayResult) -> None:
     examples = sorted((run for run in result.runs if any(changed(run))), key=changed, reverse=True)
     if not examples:
         return
-    out.print(f"\nRuns that control would have changed most ({len(examples):,} runs in all; look closer with --show):")
+    out.print(
+        f"\nRuns that control would have changed most ({len(examples):,} in all; look closer with "
+        "--show):"
+    )
     for run in examples[:RUNS_LISTED]:
         out.print(
             f"  {printable(str(run.name))}: {run.rounds} rounds, {OUTCOMES[run.success]}, "

@@ -1,0 +1,145 @@
+"""`Memory`: the arrays of a fleet, and which slot of them belongs to which session id.
+
+A slot is used again after its session closed, an id is not: it is the slot and how often the slot
+was closed before. The array of sessions grows by doubling; nobody else holds on to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cellium_fast import _records, _step, checks
+from cellium_fast.errors import SessionError
+from cellium_fast.policy import Policy, Posterior
+
+FIRST_CAPACITY = 64
+LAST_STAMP = 2**32 - 1
+LAST_GENERATION = 2**31 - 1     # a slot used that often is given up: its ids have run out
+
+Slots = NDArray[np.int64]
+
+
+class Memory:
+    """Packed records of a fleet: sessions, policies and pools; not safe for threads.
+
+    Attributes
+    ----------
+    sessions, policies, pools
+        Structured arrays of the dtypes in ``_records``.
+    base
+        A batch without columns: where the arrays are.
+    used
+        Slots used so far, the free ones among them included.
+    """
+
+    def __init__(
+        self, policies: Mapping[str, Policy], pools: Mapping[str, Posterior], seed: int
+    ) -> None:
+        self._seed = seed
+        self.policies: NDArray[Any] = np.zeros(len(policies), _records.POLICY)
+        for place, policy in enumerate(policies.values()):
+            self.policies[place] = policy.record()[0]
+        self.pools: NDArray[Any] = np.zeros(len(pools), _records.POOL)
+        for row, posterior in zip(self.pools, pools.values(), strict=True):
+            posterior.fill(row["prior"])
+            row["alpha"] = posterior.alpha
+            row["beta"] = posterior.beta
+        self.sessions: NDArray[Any] = np.zeros(0, _records.SESSION)
+        self.used = 0
+        self._free = np.empty(0, np.int64)
+        self._free_count = 0
+        # One number a slot: the last call that named it, so that an id named twice is found.
+        self._stamps = np.zeros(0, np.uint32)
+        self._stamp = 0
+        self.base = self._empty_batch()
+        self._allocate(FIRST_CAPACITY)
+
+    def batch(
+        self, slots: Slots, columns: Mapping[str, NDArray[Any]] | None = None
+    ) -> _records.Batch:
+        """A batch of the sessions in these slots, with the columns of their rounds if given."""
+        batch = self._empty_batch()
+        batch.set_input(slots=slots, **(columns or {}))
+        return batch
+
+    def take_slots(self, count: int) -> Slots:
+        """Slots for new sessions: the free ones first, the last freed before all."""
+        again = min(count, self._free_count)
+        fresh = count - again
+        if self.used + fresh > len(self.sessions):
+            self._allocate(max(2 * len(self.sessions), self.used + fresh))
+        self._free_count -= again
+        slots = np.empty(count, np.int64)
+        slots[:again] = self._free[self._free_count : self._free_count + again][::-1]
+        slots[again:] = np.arange(self.used, self.used + fresh)
+        self.used += fresh
+        return slots
+
+    def free_slots(self, slots: Slots) -> None:
+        """Close the sessions in these slots and keep the slots for later ones."""
+        _step.close_sessions(self.batch(slots).address, len(slots))
+        reusable = slots[self.sessions["generation"][slots] < LAST_GENERATION]
+        self._free[self._free_count : self._free_count + len(reusable)] = reusable
+        self._free_count += len(reusable)
+
+    def slots_of(self, ids: ArrayLike) -> Slots:
+        """Slots of open sessions, none twice.
+
+        Raises
+        ------
+        SessionError
+            An id is unknown, closed or stands twice.
+        InputError
+            `ids` is no array of int64.
+        """
+        checked = checks.array("ids", ids, np.int64, (None,))
+        slots = np.empty(len(checked), np.int64)
+        if self._stamp == LAST_STAMP:
+            self._stamps[:] = 0
+            self._stamp = 0
+        self._stamp += 1
+        problem, where = _step.find_slots(
+            self.base.address, self.used, checked, slots, self._stamps, self._stamp
+        )
+        if problem != _step.ID_OK:
+            raise SessionError(f"ids[{where}]: {_what_is_wrong(problem, int(checked[where]))}")
+        return slots
+
+    def slot_of(self, session_id: int) -> int:
+        """Slot of one open session; SessionError as in `slots_of`."""
+        problem = _step.check_id(self.base.address, self.used, session_id)
+        if problem != _step.ID_OK:
+            raise SessionError(f"session: {_what_is_wrong(problem, session_id)}")
+        return session_id & 0xFFFFFFFF
+
+    def is_open(self, session_id: int) -> bool:
+        """Whether the id names an open session."""
+        return _step.check_id(self.base.address, self.used, session_id) == _step.ID_OK
+
+    def _allocate(self, capacity: int) -> None:
+        sessions = np.zeros(capacity, _records.SESSION)
+        sessions[: self.used] = self.sessions[: self.used]
+        free = np.empty(capacity, np.int64)
+        free[: self._free_count] = self._free[: self._free_count]
+        self.sessions, self._free = sessions, free
+        self._stamps = np.zeros(capacity, np.uint32)
+        self._stamp = 0
+        self.base = self._empty_batch()
+
+    def _empty_batch(self) -> _records.Batch:
+        batch = _records.Batch()
+        batch.set_memory(
+            sessions=self.sessions, policies=self.policies, pools=self.pools, key=self._seed
+        )
+        return batch
+
+
+def _what_is_wrong(problem: int, session_id: int) -> str:
+    return {
+        _step.ID_CLOSED: f"session {session_id} is closed; open a new one",
+        _step.ID_REPEATED: f"session {session_id} stands twice; wanted each session once",
+    }.get(problem, f"there is no session {session_id}; wanted an id that `open` returned")
