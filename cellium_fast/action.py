@@ -45,6 +45,8 @@ class Action(IntEnum):
             if value not in _records.ACTIONS:
                 raise ValueError(f"wanted one of {', '.join(_records.ACTIONS)}, got {shown(value)}")
             return cls(_records.ACTIONS.index(value))
+        if isinstance(value, bool) or value not in range(len(_records.ACTIONS)):
+            raise ValueError(f"wanted a code in 0..4 or a name, got {shown(value)}")
         return cls(value)
 
 

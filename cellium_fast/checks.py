@@ -57,10 +57,12 @@ def array(name: str, value: Any, dtype: DTypeLike, shape: tuple[int | None, ...]
     array([1, 0], dtype=int8)
     """
     dtype = np.dtype(dtype)
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(f"{name}: wanted an array without a mask, got a masked one")
     if isinstance(value, np.ndarray):
         if value.dtype != dtype:
             raise InputError(f"{name}: wanted dtype {dtype}, got {value.dtype}")
-        result = np.ascontiguousarray(value).reshape(value.shape)
+        result = np.require(value, dtype, ["C", "ALIGNED"])
     else:
         result = _converted(name, value, dtype)
     fits = result.ndim == len(shape) and all(
@@ -110,7 +112,8 @@ def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
             given = np.asarray(value)
             if given.dtype.kind not in "fiu" and given.size:
                 raise problem
-            return np.ascontiguousarray(given, dtype).reshape(given.shape)
+            with np.errstate(over="ignore"):
+                return np.ascontiguousarray(given, dtype).reshape(given.shape)
         given = np.array(value, object)
         # A flag may stand for the numbers 0 and 1 where a number is a flag.
         if dtype != np.int8 and any(isinstance(item, bool | np.bool_) for item in given.flat):

@@ -17,7 +17,7 @@ from cellium_fast.action import Action, actions_in
 
 if TYPE_CHECKING:
     from cellium_fast.names import Names
-    from cellium_fast.policy import Policy
+    from cellium_fast.policy import Policy, Rule
 
 
 class Cause(StrEnum):
@@ -133,7 +133,10 @@ class Decision:
     @property
     def cause(self) -> Cause:
         """Why this action, for machines."""
-        return cause_of(self._record.action, self._record.rules, self._setting.policy)
+        return cause_of(
+            self._record.action, self._record.rules, self._setting.policy,
+            self._record.context_ratio,
+        )
 
     @property
     def setting(self) -> Setting:
@@ -186,7 +189,7 @@ class Decisions:
     """
 
     __slots__ = (
-        "_batch", "_settings", "action", "bias", "candidates", "draws", "features",
+        "_batch", "_settings", "_size", "action", "bias", "candidates", "draws", "features",
         "reward", "rules", "setting_rows", "tiebreak",
     )
 
@@ -201,6 +204,7 @@ class Decisions:
         self.bias: NDArray[np.float64] = np.empty((size, len(Action)), np.float64)
         self.setting_rows: NDArray[np.uint16] = setting_rows
         self._settings = settings
+        self._size = size
         self._batch = _records.Batch()
         self._batch.set_output(**self.columns())
 
@@ -221,15 +225,19 @@ class Decisions:
         """Policy and names behind one decision."""
         return self._settings[int(self.setting_rows[index])]
 
+    def record(self, index: int) -> _step.DecisionRecord:
+        """One decision, packed; `index` in [0, N)."""
+        return _step.record_of(self._batch.address, index)
+
     def __len__(self) -> int:
-        return len(self.action)
+        return self._size
 
     def __getitem__(self, index: int) -> Decision:
         index = operator.index(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"index: there are {len(self)} decisions, got {index}")
         index %= len(self)
-        return Decision(_step.record_of(self._batch.address, index), self.setting(index))
+        return Decision(self.record(index), self.setting(index))
 
     def __iter__(self) -> Iterator[Decision]:
         return (self[index] for index in range(len(self)))
@@ -249,21 +257,24 @@ def rules_in(mask: int) -> tuple[str, ...]:
     return tuple(name for bit, name in enumerate(_rules.RULES) if mask >> bit & 1)
 
 
-def cause_of(action: int, rules: int, policy: Policy) -> Cause:
+def cause_of(action: int, rules: int, policy: Policy, context_ratio: float) -> Cause:
     """The cause of an action, from the rules that fired."""
     if action == Action.CONTINUE:
         return Cause.NONE
     fired = set(rules_in(rules))
-    giving = [name for name in CAUSES if name in fired and action in _may_give(name, policy)]
+    giving = [
+        name for name in CAUSES
+        if name in fired and action in _given_by(getattr(policy.rules, name), context_ratio)
+    ]
     # A rule that stands alone has overruled the others.
     giving.sort(key=lambda name: not getattr(getattr(policy.rules, name), "alone", False))
     return CAUSES[giving[0]] if giving else Cause.NONE
 
 
-def _may_give(name: str, policy: Policy) -> tuple[Action, ...]:
-    rule = getattr(policy.rules, name)
-    with_compress = getattr(rule, "compress_from", None) is not None
-    return (*rule.actions, Action.COMPRESS) if with_compress else rule.actions
+def _given_by(rule: Rule, context_ratio: float) -> tuple[Action, ...]:
+    compress_from = getattr(rule, "compress_from", None)
+    full = compress_from is not None and context_ratio >= compress_from
+    return (*rule.actions, Action.COMPRESS) if full else rule.actions
 
 
 def _numbers(by_code: list[float]) -> dict[Action, float]:

@@ -5,7 +5,6 @@ The words for names, counts and shares that come from outside are here too; `ren
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -247,12 +246,9 @@ def _slow_progress(features: _step.FeatureRecord, setting: Setting) -> str:
 
 
 def _progressing(features: _step.FeatureRecord, setting: Setting) -> str:
-    wanted = setting.policy.rules.progressing.progress
-    wanted = math.inf if wanted is None else wanted
-    fine = features.progress_score > wanted and features.stuck_iterations == 0
-    if features.making_progress or fine:
+    if features.making_progress:
         return "making progress"
-    return "no other rule proposed anything"
+    return f"progress score {features.progress_score:.2f}, {_stuck(features, setting)}"
 
 
 def _tool(mixed: int, setting: Setting) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cellium_fast import _feedback, _ingest, _records, _step, checks, pipeline
-from cellium_fast.decision import Decision, Decisions, Setting
+from cellium_fast.decision import Decisions, Setting
 from cellium_fast.errors import InputError, SessionError, UnknownNameError, shown
 from cellium_fast.memory import Memory
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
-from cellium_fast.rounds import Round, RoundBatch
+from cellium_fast.rounds import Round, RoundBatch, ToolCall
 from cellium_fast.session import Session
 
 MAX_TOKENS = 2**63 - 1
@@ -77,7 +79,9 @@ class Fleet:
 
         self._lock = threading.RLock()
         self._executor: ThreadPoolExecutor | None = None
-        self._spare_packer: _ingest.Packer | None = None
+        self._executor_of: int | None = None
+        self._packers: list[_ingest.Packer] = []
+        self._handles: WeakValueDictionary[int, Session] = WeakValueDictionary()
         self._increments = pipeline.no_increments(len(self._pools))
         self._increments_address = self._increments.ctypes.data
         self._opened = 0
@@ -174,10 +178,14 @@ class Fleet:
             1, context_limit=context_limit, round_limit=round_limit, policy=policy, pool=pool,
             private=private,
         )
-        return Session(
-            self, int(ids[0]), name, names,
-            self._settings[_row_of("policy", policy, self._policies)],
-        )
+        with self._lock:
+            self._memory.watched[self._memory.slots_of(ids)] = True
+            handle = Session(
+                self, int(ids[0]), name, names,
+                self._settings[_row_of("policy", policy, self._policies)],
+            )
+            self._handles[handle.id] = handle
+        return handle
 
     def close(self, ids: ArrayLike, success: ArrayLike | None = None) -> None:
         """Close sessions; what they have pending is learned from.
@@ -197,9 +205,10 @@ class Fleet:
         InputError
             `success` has a wrong length or value; nothing was closed.
         """
+        checked = _session_ids(ids)
+        outcomes = _outcomes(success, len(checked))
         with self._lock:
-            slots = self._memory.slots_of(ids)
-            outcomes = _outcomes(success, len(slots))
+            slots = self._memory.slots_of(checked)
             pipeline.close(self._memory.batch(slots).address, outcomes, self._increments)
             self._memory.free_slots(slots)
 
@@ -221,6 +230,11 @@ class Fleet:
         InputError
             A column has a wrong dtype, shape or value; nothing was stepped.
 
+        Notes
+        -----
+        An exception from a signal handler, such as Ctrl-C, can end the call with some sessions of
+        the batch stepped and others not; the fleet stays usable.
+
         Examples
         --------
         >>> from cellium_fast import Fleet, Round, ToolCall
@@ -229,18 +243,25 @@ class Fleet:
         >>> fleet.step(ids, [Round([ToolCall("ls", "-l", "a b")]), Round(text="Hello")])
         <Decisions of 2: continue 2>
         """
+        checked = _session_ids(ids)
         if not isinstance(rounds, RoundBatch):
             rounds = RoundBatch.from_rounds(rounds)
+            if rounds.size != len(checked):
+                raise InputError(
+                    f"rounds: wanted {len(checked)}, as many as ids, got {rounds.size}"
+                )
+        columns = rounds.checked(len(checked))
         with self._lock:
-            slots = self._memory.slots_of(ids)
-            columns = rounds.checked(len(slots))
+            slots = self._memory.slots_of(checked)
             self._names.learn(rounds.tools, rounds.errors)
             decisions = Decisions(len(slots), self._setting_rows(slots), self._settings)
             batch = self._memory.batch(slots, columns)
             batch.set_output(**decisions.columns())
             pipeline.step(
-                batch.address, len(slots), len(self._pools), self._workers(), self._threads
+                batch, len(slots), len(self._pools), self._workers(), self._threads
             )
+            for place, handle in self._handles_of(checked, slots):
+                handle._take(decisions.record(place))
         return decisions
 
     def user_message(self, ids: ArrayLike) -> None:
@@ -249,9 +270,12 @@ class Fleet:
         Clears the window, stuck, trend, progress history, output run and `done`; rounds, totals,
         posteriors and pending returns stay. Raises SessionError as `step` does.
         """
+        checked = _session_ids(ids)
         with self._lock:
-            slots = self._memory.slots_of(ids)
+            slots = self._memory.slots_of(checked)
             _feedback.user_message(self._memory.batch(slots).address, len(slots))
+            for _, handle in self._handles_of(checked, slots):
+                handle._take(self._opening_of(handle.id))
 
     def compacted(self, ids: ArrayLike) -> None:
         """The context of these sessions was compacted.
@@ -259,8 +283,9 @@ class Fleet:
         Clears nothing, since a loop outlives a compaction; tell the new context size with the next
         round. Raises SessionError as `step` does.
         """
+        checked = _session_ids(ids)
         with self._lock:
-            self._memory.slots_of(ids)
+            self._memory.slots_of(checked)
 
     # --- looking ---------------------------------------------------------------------------------
     def __len__(self) -> int:
@@ -284,8 +309,9 @@ class Fleet:
 
     def done(self, ids: ArrayLike) -> NDArray[np.bool_]:
         """(N,) bool: whether terminate was decided. Raises SessionError as `step` does."""
+        checked = _session_ids(ids)
         with self._lock:
-            slots = self._memory.slots_of(ids)
+            slots = self._memory.slots_of(checked)
             flags: NDArray[np.uint8] = self._memory.sessions["flags"][slots]
         done: NDArray[np.bool_] = (flags & _records.SESSION_DONE) != 0
         return done
@@ -309,12 +335,18 @@ class Fleet:
             return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
 
     # --- for Session -----------------------------------------------------------------------------
-    def _step_one(self, session_id: int, round: Round) -> _step.DecisionRecord:
+    def _step_one(
+        self, session_id: int, round: Round
+    ) -> tuple[_step.DecisionRecord, tuple[ToolCall, ...]]:
+        # Packing runs methods of a user's values: not under the lock, and with a packer that no
+        # one else has meanwhile.
+        try:
+            packer = self._packers.pop()
+        except IndexError:
+            packer = _ingest.Packer()
+        packer.keep_up_with(self._names.forgotten)
+        calls = packer.pack(round)
         with self._lock:
-            # Taken out while in use: a value's own methods may call back into the fleet.
-            packer = self._spare_packer or _ingest.Packer()
-            self._spare_packer = None
-            packer.pack(round)
             slot = self._memory.slot_of(session_id)
             if packer.new_tools or packer.new_errors:
                 self._names.learn(packer.new_tools, packer.new_errors)
@@ -323,13 +355,24 @@ class Fleet:
             record = _step.step_one(
                 self._memory.base.address, slot, packer.address, self._increments_address
             )
-            self._spare_packer = packer
-        return record
+            self._packers.append(packer)
+        return record, calls
 
-    def _opening_of(self, session_id: int, setting: Setting) -> Decision:
+    def _opening_of(self, session_id: int) -> _step.DecisionRecord:
         with self._lock:
             slot = self._memory.slot_of(session_id)
-            return Decision(_step.opening(self._memory.base.address, slot), setting)
+            return _step.opening(self._memory.base.address, slot)
+
+    def _handles_of(
+        self, ids: NDArray[np.int64], slots: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Session]]:
+        """`Session` objects that stand for some of these sessions, with their place."""
+        if not self._handles:
+            return
+        for place in np.flatnonzero(self._memory.watched[slots]).tolist():
+            handle = self._handles.get(int(ids[place]))
+            if handle is not None:
+                yield place, handle
 
     def _is_open(self, session_id: int) -> bool:
         with self._lock:
@@ -343,8 +386,10 @@ class Fleet:
         return rows
 
     def _workers(self) -> ThreadPoolExecutor | None:
-        if self._threads > 1 and self._executor is None:
+        # Threads do not live on in a forked process.
+        if self._threads > 1 and self._executor_of != os.getpid():
             self._executor = ThreadPoolExecutor(self._threads, "cellium_fast")
+            self._executor_of = os.getpid()
         return self._executor
 
     def __repr__(self) -> str:
@@ -368,7 +413,7 @@ def _named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Po
                 f"policies: wanted names with a Policy or a preset's name, got {shown(name)}: "
                 f"{shown(policy)}"
             )
-        named[name] = policy
+        named[name] = policy.model_copy()    # checked again: pydantic can be told not to
     return named
 
 
@@ -392,7 +437,12 @@ def _named_pools(
                 f"pools: wanted names, or names with a Posterior, got {shown(name)}: "
                 f"{shown(settings)}"
             )
+        named[name] = settings.model_copy()
     return named
+
+
+def _session_ids(ids: ArrayLike) -> NDArray[np.int64]:
+    return checks.array("ids", ids, np.int64, (None,))
 
 
 def _names(argument: str, names: Any) -> tuple[str, ...]:
@@ -422,9 +472,12 @@ def _limits(
     given = checks.as_given(name, value)
     if given.ndim == 0:
         return np.full(count, checks.whole_number(name, value, low, high), dtype)
+    if given.shape == (count,) and not count:
+        return np.zeros(count, dtype)
     if given.dtype.kind == "f" and np.isposinf(given).any():    # some have no limit
         unlimited = np.isposinf(given)
         given = np.where(unlimited, low, given)
+        checks.every(name, (given >= low) & (given <= high), given, f"[{low:,}, {high:,}]")
         checks.every(name, given % 1 == 0, given, "whole numbers, or infinity for no limit")
         limits = _limits(name, given.astype(np.int64), count, low, high, dtype)
         return np.where(unlimited, 0, limits).astype(dtype)
@@ -441,6 +494,8 @@ def _outcomes(success: ArrayLike | None, count: int) -> NDArray[np.int8]:
     if success is None:
         return np.full(count, -1, np.int8)
     given = checks.as_given("success", success)
+    if given.shape == (count,) and not count:
+        return np.zeros(count, np.int8)
     if given.dtype.kind not in "bi" or given.shape not in ((), (count,)):
         raise InputError(
             f"success: wanted bool, or int8 with -1 for not told, one or ({count},) of them, got "

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from cellium_fast import _records, _step, checks
+from cellium_fast import _records, _step
 from cellium_fast.errors import SessionError
 from cellium_fast.policy import Policy, Posterior
 
@@ -34,6 +34,8 @@ class Memory:
         A batch without columns: where the arrays are.
     used
         Slots used so far, the free ones among them included.
+    watched
+        (slots,) bool: whether a `Session` object stands for the slot's session.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Memory:
             row["alpha"] = posterior.alpha
             row["beta"] = posterior.beta
         self.sessions: NDArray[Any] = np.zeros(0, _records.SESSION)
+        self.watched = np.zeros(0, np.bool_)
         self.used = 0
         self._free = np.empty(0, np.int64)
         self._free_count = 0
@@ -85,28 +88,23 @@ class Memory:
         reusable = slots[self.sessions["generation"][slots] < LAST_GENERATION]
         self._free[self._free_count : self._free_count + len(reusable)] = reusable
         self._free_count += len(reusable)
+        self.watched[slots] = False
 
-    def slots_of(self, ids: ArrayLike) -> Slots:
-        """Slots of open sessions, none twice.
+    def slots_of(self, ids: NDArray[np.int64]) -> Slots:
+        """Slots of open sessions, none twice; SessionError if an id is unknown, closed or twice.
 
-        Raises
-        ------
-        SessionError
-            An id is unknown, closed or stands twice.
-        InputError
-            `ids` is no array of int64.
+        `ids` are checked: no code of a user's may run between finding a slot and using it.
         """
-        checked = checks.array("ids", ids, np.int64, (None,))
-        slots = np.empty(len(checked), np.int64)
+        slots = np.empty(len(ids), np.int64)
         if self._stamp == LAST_STAMP:
             self._stamps[:] = 0
             self._stamp = 0
         self._stamp += 1
         problem, where = _step.find_slots(
-            self.base.address, self.used, checked, slots, self._stamps, self._stamp
+            self.base.address, self.used, ids, slots, self._stamps, self._stamp
         )
         if problem != _step.ID_OK:
-            raise SessionError(f"ids[{where}]: {_what_is_wrong(problem, int(checked[where]))}")
+            raise SessionError(f"ids[{where}]: {_what_is_wrong(problem, int(ids[where]))}")
         return slots
 
     def slot_of(self, session_id: int) -> int:
@@ -114,7 +112,7 @@ class Memory:
         problem = _step.check_id(self.base.address, self.used, session_id)
         if problem != _step.ID_OK:
             raise SessionError(f"session: {_what_is_wrong(problem, session_id)}")
-        return session_id & 0xFFFFFFFF
+        return _step.slot_of(session_id)
 
     def is_open(self, session_id: int) -> bool:
         """Whether the id names an open session."""
@@ -125,7 +123,9 @@ class Memory:
         sessions[: self.used] = self.sessions[: self.used]
         free = np.empty(capacity, np.int64)
         free[: self._free_count] = self._free[: self._free_count]
-        self.sessions, self._free = sessions, free
+        watched = np.zeros(capacity, np.bool_)
+        watched[: self.used] = self.watched[: self.used]
+        self.sessions, self._free, self.watched = sessions, free, watched
         self._stamps = np.zeros(capacity, np.uint32)
         self._stamp = 0
         self.base = self._empty_batch()

@@ -16,12 +16,13 @@ class Names:
         Names kept of each kind.
     """
 
-    __slots__ = ("_capacity", "_errors", "_tools")
+    __slots__ = ("_capacity", "_errors", "_tools", "forgotten")
 
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
         self._tools: dict[int, str] = {}
         self._errors: dict[int, str] = {}
+        self.forgotten = 0      # names that had to go so far
 
     def learn(self, tools: Mapping[int, str], errors: Mapping[int, str]) -> None:
         """Take in names by their 64-bit hashes."""
@@ -50,4 +51,5 @@ class Names:
             if mixed not in table:
                 while len(table) >= self._capacity:
                     del table[next(iter(table))]
+                    self.forgotten += 1
                 table[mixed] = text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -36,6 +36,16 @@ class Parameters(BaseModel):
             message = "; ".join(f"{field}: {what}" for field, what in problems)
             raise PolicyError(message, problems) from None
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """This with some parameters changed, and checked as new ones are."""
+        return type(self)(**merged(self.model_dump(), update or {}))
+
+
+def _field(location: tuple[Any, ...]) -> str:
+    # pydantic adds the kinds of a union, such as "literal['prior']", to the path.
+    parts = map(str, location)
+    return ".".join(part for part in parts if part.replace("_", "").isalnum())
+
 
 def with_text_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
     """A key that is no text is an unknown key like any other."""
@@ -50,7 +60,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     result = dict(base)
     for name, value in changes.items():
         if isinstance(value, BaseModel):
-            value = value.model_dump()
+            value = value.model_dump(exclude_unset=True)
         old = result.get(name)
         both = isinstance(value, Mapping) and isinstance(old, Mapping)
         result[name] = merged(old, value) if both else value  # type: ignore[arg-type]
@@ -61,7 +71,7 @@ def _problems(error: ValidationError) -> list[tuple[str, str]]:
     """Field and what is wrong with it, in plain words."""
     found = []
     for problem in error.errors(include_url=False):
-        field = ".".join(str(part) for part in problem["loc"])
+        field = _field(problem["loc"])
         cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, PolicyError):      # of a section, which checked itself
             found += [(f"{field}.{inner}", what) for inner, what in cause.problems]

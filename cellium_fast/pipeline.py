@@ -6,7 +6,7 @@ learning) and ends with the next decision (features, rules, tie-break).
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,13 @@ def step_chunk(batch: int, start: int, stop: int, increments: int) -> None:
     _feedback.execute(batch, start, stop)
 
 
-def step_span(batch: int, start: int, stop: int, increments: NDArray[Any]) -> None:
+def step_span(
+    batch: _records.Batch, start: int, stop: int, increments: NDArray[Any]
+) -> None:
     """Take the sessions [start, stop) of a batch through the stages, chunk by chunk."""
     address = increments.ctypes.data
     for first in range(start, stop, CHUNK):
-        step_chunk(batch, first, min(first + CHUNK, stop), address)
+        step_chunk(batch.address, first, min(first + CHUNK, stop), address)
 
 
 def no_increments(pools: int) -> NDArray[Any]:
@@ -50,7 +52,9 @@ def close(batch: int, outcomes: NDArray[np.int8], increments: NDArray[Any]) -> N
     _learning.close_sessions(batch, len(outcomes))
 
 
-def step(batch: int, size: int, pools: int, executor: Executor | None, threads: int) -> None:
+def step(
+    batch: _records.Batch, size: int, pools: int, executor: Executor | None, threads: int
+) -> None:
     """Step a batch of `size` sessions; the answer does not depend on the threads.
 
     Each span learns into increments of its own. They are sums of integers, so neither the number
@@ -62,11 +66,16 @@ def step(batch: int, size: int, pools: int, executor: Executor | None, threads: 
     if executor is None or spans == 1:
         step_span(batch, 0, size, increments[0])
     else:
-        running = [
-            executor.submit(step_span, batch, bounds[place], bounds[place + 1], increments[place])
-            for place in range(spans)
-        ]
+        running: list[Future[None]] = []
+        try:
+            for place in range(spans):
+                running.append(executor.submit(
+                    step_span, batch, bounds[place], bounds[place + 1], increments[place]
+                ))
+        finally:
+            # Whatever interrupts this thread: the others write into arrays that it keeps alive.
+            wait(running)
         for span in running:
             span.result()
     total = np.sum([of_span.view(np.int64) for of_span in increments], axis=0)
-    _learning.apply_increments(batch, total.ctypes.data, pools)
+    _learning.apply_increments(batch.address, total.ctypes.data, pools)

@@ -7,6 +7,7 @@ rule ``failure_wall`` is ``failure_wall_stuck``; `Policy.record` fills it by tha
 from __future__ import annotations
 
 import math
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +16,7 @@ from pydantic import Field, StrictBool, model_validator
 
 from cellium_fast import _records, _rules
 from cellium_fast.action import Action, mask_of
-from cellium_fast.errors import PolicyError, UnknownNameError
+from cellium_fast.errors import PolicyError, UnknownNameError, shown
 from cellium_fast.parameters import (
     BelowOne,
     Count,
@@ -327,12 +328,12 @@ class Policy(Parameters):
         PolicyError
             An override does not make sense.
         """
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             raise UnknownNameError("preset", name, PRESETS)
         return cls(**merged(PRESETS[name], overrides))
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Policy:
+    def from_file(cls, path: str | PathLike[str]) -> Policy:
         """Read a policy from a ``.toml``, ``.yaml``/``.yml`` or ``.json`` file.
 
         The file holds the parameters that differ; a key ``preset`` names the policy they are laid
@@ -343,6 +344,8 @@ class Policy(Parameters):
         PolicyError
             The file cannot be read, or does not make sense; the message names file and field.
         """
+        if not isinstance(path, str | PathLike):
+            raise PolicyError(f"path: wanted the path of a file, got {shown(path)}")
         path = Path(path)
         try:
             values = PARSERS[path.suffix.lower()](path.read_bytes())
@@ -370,7 +373,7 @@ class Policy(Parameters):
         >>> Policy().replace(feedback={"round_cost": 0.2}).feedback.round_cost
         0.2
         """
-        return type(self)(**merged(self.model_dump(), overrides))
+        return self.model_copy(update=overrides)
 
     def record(self) -> np.ndarray:
         """The packed record that kernels read: one row of dtype ``_records.POLICY``."""

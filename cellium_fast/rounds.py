@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cellium_fast import _records
 from cellium_fast.checks import array, every
-from cellium_fast.errors import InputError
+from cellium_fast.errors import InputError, shown
 
 
 @dataclass(slots=True)
@@ -60,8 +60,8 @@ class Round:
         Tokens in the context now (not summed over rounds; cached tokens are part of them, not
         extra). ``None``, NaN or a negative number: not told, the last one told stands.
     context_limit
-        Size of the context window from this round on; 0: unknown. ``None``, NaN or a negative
-        number: not told, as before.
+        Size of the context window from this round on; 0 or infinity: unknown. ``None``, NaN or a
+        negative number: not told, as before.
     progress
         Your own estimate of the progress, in [0, 1], instead of the computed one.
     reward
@@ -117,7 +117,7 @@ class RoundBatch:
     text
         (N,) uint64: hash of the model's output text, 0 = none.
     context_tokens, context_limit
-        (N,) int64, tokens; -1 = not told.
+        (N,) int64, tokens; negative = not told.
     progress, reward
         (N,) float32 in [0, 1]; NaN = not given.
     success
@@ -188,23 +188,19 @@ class RoundBatch:
     def size(self) -> int:
         """N, the number of rounds; 0 if no column tells."""
         if self.call_offsets is not None:
-            return max(len(self.call_offsets) - 1, 0)
-        for name in ROUND_COLUMNS:
-            column = getattr(self, name)
-            if column is not None:
-                return len(column)
-        return 0
+            return max(int(np.size(self.call_offsets)) - 1, 0)
+        given = (getattr(self, name) for name in ROUND_COLUMNS)
+        return next((int(np.size(column)) for column in given if column is not None), 0)
 
     def checked(self, size: int) -> dict[str, NDArray[Any]]:
         """The columns given, ready for kernels, for a step of `size` sessions."""
+        for name, table in (("tools", self.tools), ("errors", self.errors)):
+            _check_names(name, table)
         columns = self._checked_calls(size)
         for name, dtype in ROUND_COLUMNS.items():
             column = getattr(self, name)
             if column is not None:
                 columns[name] = array(name, column, dtype, (size,))
-        for name in ("context_tokens", "context_limit"):
-            if name in columns:
-                every(name, columns[name] >= -1, columns[name], "tokens, or -1 for not told")
         for name in ("progress", "reward"):
             if name in columns:
                 given = columns[name]
@@ -222,7 +218,8 @@ class RoundBatch:
         columns: dict[str, NDArray[Any]] = {}
         total = 0
         if self.call_offsets is not None:
-            offsets = array("call_offsets", self.call_offsets, np.int64, (size + 1,))
+            # A copy: it is read as positions, and must be what was checked.
+            offsets = array("call_offsets", self.call_offsets, np.int64, (size + 1,)).copy()
             if offsets[0] != 0:
                 raise InputError(f"call_offsets[0]: wanted 0, got {offsets[0]}")
             # Neighbours, not their difference, which can overflow.
@@ -251,3 +248,13 @@ class RoundBatch:
     def __repr__(self) -> str:
         given = [f.name for f in fields(self) if f.repr and getattr(self, f.name) is not None]
         return f"<RoundBatch of {self.size}: {', '.join(given)}>"
+
+
+def _check_names(name: str, table: object) -> None:
+    if not isinstance(table, Mapping):
+        raise InputError(f"{name}: wanted texts by hash, got {shown(table)}")
+    for digest, text in table.items():
+        if not isinstance(digest, int) or not 0 <= digest < 1 << 64 or not isinstance(text, str):
+            raise InputError(
+                f"{name}: wanted texts by hash, got {shown(digest)}: {shown(text)}"
+            )

@@ -6,9 +6,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cellium_fast.decision import Decision, Setting
-from cellium_fast.rounds import Round
+from cellium_fast.rounds import Round, ToolCall
 
 if TYPE_CHECKING:
+    from cellium_fast._step import DecisionRecord
     from cellium_fast.fleet import Fleet
 
 
@@ -29,7 +30,7 @@ class Session:
     'redirect'
     """
 
-    __slots__ = ("_decision", "_fleet", "_id", "_name", "_setting", "_tools")
+    __slots__ = ("__weakref__", "_decision", "_fleet", "_id", "_name", "_setting", "_tools")
 
     def __init__(
         self, fleet: Fleet, session_id: int, name: str, tools: tuple[str, ...], setting: Setting
@@ -39,7 +40,7 @@ class Session:
         self._name = name
         self._tools = tools
         self._setting = Setting(setting.policy, setting.names, tools)
-        self._decision = fleet._opening_of(session_id, self._setting)
+        self._decision = Decision(fleet._opening_of(session_id), self._setting)
 
     def step(self, round: Round) -> Decision:
         """One round in, one decision out.
@@ -51,16 +52,15 @@ class Session:
         InputError
             The round holds a value of a wrong kind; the message names it. Nothing was stepped.
         """
-        record = self._fleet._step_one(self._id, round)
+        record, calls = self._fleet._step_one(self._id, round)
         if self._tools:
-            self._note_tools(round)
+            self._note_tools(calls)
         self._decision = Decision(record, self._setting)
         return self._decision
 
     def user_message(self) -> None:
         """A real user message arrived: a new task begins, see `Fleet.user_message`."""
         self._fleet.user_message([self._id])
-        self._decision = self._fleet._opening_of(self._id, self._setting)
 
     def compacted(self) -> None:
         """The context was compacted, see `Fleet.compacted`."""
@@ -82,7 +82,10 @@ class Session:
 
     @property
     def decision(self) -> Decision:
-        """The newest decision made by `step`; continue at the opening and after a user message."""
+        """The newest decision, by `step` or in a batch of the fleet.
+
+        At the opening, and after a user message, it is continue.
+        """
         return self._decision
 
     @property
@@ -95,9 +98,13 @@ class Session:
         """Whether terminate was decided (also by `Fleet.step`), and no user message came since."""
         return bool(self._fleet.done([self._id])[0])
 
-    def _note_tools(self, round: Round) -> None:
+    def _take(self, record: DecisionRecord) -> None:
+        # The fleet decided for this session in a batch.
+        self._decision = Decision(record, self._setting)
+
+    def _note_tools(self, calls: tuple[ToolCall, ...]) -> None:
         before = self._setting
-        used = before.used_tools | {call.tool for call in round.calls if call.tool in self._tools}
+        used = before.used_tools | {call.tool for call in calls if call.tool in self._tools}
         if used != before.used_tools:
             self._setting = Setting(before.policy, before.names, self._tools, used)
 

@@ -10,11 +10,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Set
+from enum import Enum
 from typing import Any
 
 import orjson
 
-OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 
 # orjson reads an integer beyond 64 bits as a float: two such numbers would look the same.
 LONG_NUMBER = re.compile(r"\d{19}")
@@ -39,12 +40,12 @@ def canonical(value: Any) -> bytes:
     """
     try:
         text = orjson.dumps(value, option=OPTIONS)
-    except (TypeError, RecursionError):
-        return encode(_describe(value))
-    # orjson writes NaN and the infinities as null.
-    if b"null" in text and _holds_no_number(value):
-        return encode(_describe(value))
-    return text
+        # orjson writes NaN and the infinities as null.
+        if b"null" not in text or not _holds_no_number(value):
+            return text
+    except Exception:  # what JSON cannot express, or objects that fail when looked at
+        pass
+    return encode(_describe(value))
 
 
 def canonical_arguments(value: Any) -> bytes:
@@ -55,7 +56,7 @@ def canonical_arguments(value: Any) -> bytes:
     >>> canonical_arguments("ls -l")
     b'ls -l'
     """
-    if not isinstance(value, str):
+    if not issubclass(type(value), str):
         return canonical(value)
     value = plain(value)
     if value.lstrip()[:1] in JSON_STARTS:
@@ -116,53 +117,50 @@ class _Text:
         self.text = text
 
 
-class _Leave:
-    """The end of a container, which is kept alive so that no other object gets its id."""
-
-    def __init__(self, container: Any) -> None:
-        self.container = container
-
-
-def _describe(value: Any, parents: Iterable[int] = ()) -> str:
-    # With a stack of its own: nesting has no limit, and Python's recursion has.
+def _describe(value: Any) -> str:
+    # With a stack of its own: nesting has no limit, and Python's recursion has. An object that
+    # was met before is a reference, so that a graph takes no longer than its objects.
     pieces: list[str] = []
     stack: list[Any] = [value]
-    inside = set(parents)
+    met: dict[int, tuple[int, Any]] = {}    # number, and the object so that its id stays its own
     while stack:
         part = stack.pop()
-        if isinstance(part, _Text):
+        if type(part) is _Text:
             pieces.append(part.text)
-        elif isinstance(part, _Leave):
-            inside.discard(id(part.container))
-        elif simple := _simple(part):
+            continue
+        try:
+            simple = _simple(part)
+        except Exception:  # a user's own class may do anything; its kind still tells it apart
+            simple = _kind(part)
+        if simple:
             pieces.append(simple)
-        elif id(part) in inside:
-            pieces.append("(cycle)")
+        elif id(part) in met:
+            pieces.append(f"(the {met[id(part)][0]})")
         else:
-            inside.add(id(part))
-            stack.append(_Leave(part))
+            met[id(part)] = len(met), part
             try:
-                stack.extend(reversed(_parts(part, inside)))
-            except Exception:  # a user's own class may do anything; its kind still tells it apart
+                stack.extend(reversed(_parts(part)))
+            except Exception:
                 pieces.append(_kind(part))
     return "".join(pieces)
 
 
 def _simple(value: Any) -> str:
     """Text of what has no parts; empty for what has."""
-    if value is None or isinstance(value, bool):
+    kind = type(value)
+    if value is None or kind is bool:
         return orjson.dumps(value).decode()
-    if isinstance(value, float):
-        number = float(value)
+    if issubclass(kind, float):
+        number = float.__float__(value)
         return orjson.dumps(number).decode() if math.isfinite(number) else repr(number)
-    if isinstance(value, int):
+    if issubclass(kind, int):
         # Python does not print an integer of thousands of digits.
-        return str(int(value)) if value.bit_length() < 1000 else hex(value)
-    if isinstance(value, str):
+        return int.__repr__(value) if int.bit_length(value) < 1000 else hex(int.__index__(value))
+    if issubclass(kind, str):
         return _text_value(plain(value))
-    if isinstance(value, bytes | bytearray):
-        return f"bytes({value.hex()})"
-    if isinstance(value, type):
+    if issubclass(kind, bytes | bytearray):
+        return f"bytes({bytes.hex(value) if issubclass(kind, bytes) else bytearray.hex(value)})"
+    if issubclass(kind, type):
         return f"class {value.__module__}.{value.__qualname__}"
     return ""
 
@@ -174,29 +172,46 @@ def _text_value(text: str) -> str:
         return json.dumps(text)
 
 
-def _key(value: Any, inside: set[int]) -> str:
-    # As in JSON, where the key 1 is the key "1".
-    text = _simple(value) or _describe(value, inside)
-    return text if text.startswith('"') else f'"{text}"'
+def _hashable(value: Any) -> str:
+    """Text of an element of a set, or of a key that is no text.
+
+    They are told in the order of their texts, since sets have none; an object stands for its
+    kind here, or one object's text could hang on the place of another.
+    """
+    simple = _simple(value)
+    if simple:
+        return simple
+    if isinstance(value, tuple):
+        return f"[{','.join(map(_hashable, value))}]"
+    if isinstance(value, Set):
+        return f"set({','.join(sorted(map(_hashable, value)))})"
+    return _kind(value) + (f".{value.name}" if isinstance(value, Enum) else "")
 
 
 def _kind(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    kind = type(value)
+    try:
+        return f"{kind.__module__}.{kind.__qualname__}"
+    except Exception:  # a class of a user's own kind of classes
+        return "object"
 
 
-def _parts(value: Any, inside: set[int]) -> list[Any]:
+def _parts(value: Any) -> list[Any]:
     """What a container or object consists of; `_Text` for what is finished."""
     if isinstance(value, Mapping):
-        items = [(_key(key, inside), part) for key, part in value.items()]
+        # As in JSON, where the key 1 is the key "1", and keys are sorted before they are quoted.
+        items = [
+            (plain(key) if isinstance(key, str) else _hashable(key), part)
+            for key, part in value.items()
+        ]
         items.sort(key=lambda item: item[0])
-        return _joined("{", ((_Text(f"{key}:"), part) for key, part in items), "}")
+        return _joined("{", ((_Text(f"{_text_value(key)}:"), part) for key, part in items), "}")
     if isinstance(value, memoryview):
         return [_Text(_simple(bytes(value)))]
     if isinstance(value, list | tuple):
         return _joined("[", ((part,) for part in value), "]")
     if isinstance(value, Set):
-        texts = sorted(_simple(part) or _describe(part, inside) for part in value)
-        return [_Text(f"set({','.join(texts)})")]
+        return [_Text(_hashable(value))]
     return _object_parts(value)
 
 

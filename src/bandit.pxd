@@ -7,6 +7,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from records cimport (
     ARMS, COMPRESS, CONTINUE, FIRST, GREEDY, PURPOSE_ARM, REDIRECT, RETRY, SESSION_PRIVATE,
     Features, Policy, Pool, Session,
+    several,
 )
 from philox cimport Counter, sample_beta
 
@@ -116,7 +117,7 @@ cdef inline int choose(
     for action in range(ARMS):
         draws[action] = NAN
         bias[action] = NAN
-    if not candidates & (candidates - 1) or policy.tie_break == FIRST:
+    if not several(candidates) or policy.tie_break == FIRST:
         return first_candidate(candidates)
     for action in range(ARMS):
         if candidates >> action & 1:

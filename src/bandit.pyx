@@ -2,7 +2,7 @@
 """Loops over the formulas of bandit.pxd."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from records cimport ARMS, Batch, Session
+from records cimport ARMS, Batch, Session, several
 from philox cimport Counter
 from bandit cimport Arm
 cimport bandit
@@ -18,7 +18,7 @@ def tie_break(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
         for i in range(start, stop):
             session = &batch.sessions[batch.slots[i]]
             candidates = batch.candidates[i]
-            batch.tiebreak[i] = (candidates & (candidates - 1)) != 0
+            batch.tiebreak[i] = several(candidates)
             batch.action[i] = <uint8_t> bandit.choose(
                 session, &batch.features[i], &batch.policies[session.policy], batch.pools,
                 batch.key, candidates, &batch.draws[i * ARMS], &batch.bias[i * ARMS],

@@ -1,16 +1,23 @@
 # Stage 4, execute and feedback: what a decision leaves behind, and what the round that followed
 # it is worth. Formulas: docs/semantics.md, "Feedback".
 
-from libc.math cimport isnan
-from libc.stdint cimport uint8_t
+from libc.math cimport isnan, rint
+from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memmove
 from records cimport (
     CALL_ERROR, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT, SESSION_DONE, TERMINATE,
     Policy, Round, Session,
-    clip,
+    clip, several,
 )
-from features cimport context_ratio
+from features cimport context_ratio, decimal
 cimport window
+
+
+cdef extern from *:
+    """
+    #define CELLIUM_REWARD_UNITS 2147483648.0
+    """
+    const double REWARD_UNITS "CELLIUM_REWARD_UNITS"
 
 
 cdef inline void user_message(Session* session) noexcept nogil:
@@ -57,21 +64,43 @@ cdef inline double success_reward(const Session* session, const Policy* policy) 
     return reward
 
 
-cdef inline float reward(
+cdef inline double reward(
     const Session* session, const Policy* policy, const Round* round
 ) noexcept nogil:
     # In [0, 1]; of this round, as the outcome of the session's newest decision.
     if not isnan(round.reward):
-        return round.reward
+        return decimal(round.reward)
     if succeeded(round):
-        return <float>clip(success_reward(session, policy), 0.0, 1.0)
-    return <float>(policy.failure_reward * (1.0 - min(session.decision_stuck / 5.0, 1.0)))
+        return clip(success_reward(session, policy), 0.0, 1.0)
+    return policy.failure_reward * (1.0 - min(session.decision_stuck / 5.0, 1.0))
+
+
+cdef inline void push_reward(Session* session, double reward) noexcept nogil:
+    memmove(&session.reward[1], &session.reward[0], (MAX_STEPS - 1) * sizeof(uint32_t))
+    session.reward[0] = <uint32_t>rint(reward * REWARD_UNITS)
+    if session.reward_count < MAX_STEPS:
+        session.reward_count += 1
+
+
+cdef inline double kept_reward(const Session* session, int age) noexcept nogil:
+    return session.reward[age] / REWARD_UNITS
+
+
+cdef inline double evaluate(
+    Session* session, const Policy* policy, const Round* round
+) noexcept nogil:
+    # Open the round and keep its reward, which is returned.
+    cdef double value
+    begin_round(session, round)
+    value = reward(session, policy, round)
+    push_reward(session, value)
+    return value
 
 
 cdef inline void execute(
     Session* session, const Policy* policy, int action, uint8_t candidates
 ) noexcept nogil:
-    cdef bint learns = policy.learn_from_all or candidates & (candidates - 1)
+    cdef bint learns = policy.learn_from_all or several(candidates)
     memmove(&session.pending[1], &session.pending[0], MAX_STEPS - 1)
     session.pending[0] = <uint8_t>action if learns else NOT_LEARNING
     session.decision_stuck = session.stuck

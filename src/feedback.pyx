@@ -15,8 +15,9 @@ def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
         for i in range(start, stop):
             session = &batch.sessions[batch.slots[i]]
             round = read_round(batch, i)
-            feedback.begin_round(session, &round)
-            batch.reward[i] = feedback.reward(session, &batch.policies[session.policy], &round)
+            batch.reward[i] = <float> feedback.evaluate(
+                session, &batch.policies[session.policy], &round
+            )
 
 
 def execute(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):

@@ -1,10 +1,10 @@
-# cython: language_level=3
+# cython: language_level=3, boundscheck=True
 """Packing `Round` and `ToolCall` objects: hashing, flags, and the checks of their values.
 
 Hashes are XXH3 (64 bits) of the texts that cellium_fast.stable_text makes.
 """
 
-from libc.math cimport NAN, isnan
+from libc.math cimport INFINITY, NAN, isnan
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from records cimport CALL_EMPTY, CALL_ERROR, EVENT_NONE, Round
@@ -73,18 +73,33 @@ cdef value_of(mapping, str key):
 
 
 cdef bint is_blank(value):
-    if value is None:
-        return True
-    if isinstance(value, str):
-        return not value or value.isspace()
     try:
+        if value is None:
+            return True
+        if isinstance(value, str):
+            text = plain(value)
+            return not text or text.isspace()
         return len(value) == 0
     except Exception:  # a number, or another thing without a length that can be told
         return False
 
 
+cdef bint is_text(value):
+    try:
+        return isinstance(value, str)
+    except Exception:
+        return False
+
+
+cdef bint is_mapping(value):
+    try:
+        return isinstance(value, Mapping)
+    except Exception:  # an object that fails when asked for its class
+        return False
+
+
 cdef bint is_empty(result):
-    if not isinstance(result, Mapping) or is_blank(result):
+    if not is_mapping(result) or is_blank(result):
         return is_blank(result)
     found = [value_of(result, key) for key in PAYLOAD_KEYS]
     present = [value for value in found if value is not MISSING]
@@ -95,15 +110,15 @@ cdef bint is_error(call) except -1:
     error = call.error
     result = call.result
     if error is None:
-        if not isinstance(result, Mapping):
+        if not is_mapping(result):
             return False
         status = value_of(result, "status")
         success = value_of(result, "success")
         return (
             is_true(value_of(result, "error"))
-            or (isinstance(status, str) and plain(status) == "error")
+            or (is_text(status) and plain(status) == "error")
             or is_true(value_of(result, "is_error"))
-            or (isinstance(success, (bool, np.bool_)) and not success)
+            or (type(success) in (bool, np.bool_) and not success)
         )
     if isinstance(error, str):
         return len(error) > 0
@@ -116,7 +131,7 @@ cdef str result_text(call, bint failed):
     result = call.result
     if failed and isinstance(call.error, str) and is_blank(result):
         return plain(call.error)
-    if isinstance(result, str):
+    if is_text(result):
         return plain(result)
     if result is None:
         return ""
@@ -147,16 +162,22 @@ cdef int64_t tokens_of(value, str name) except -2:
         return -1
     if number >= 9.2e18:
         raise InputError(f"{name}: wanted a number of tokens below 2**63, got {shown(value)}")
-    return int(value)
+    return int(value) if isinstance(value, (int, np.integer)) else <int64_t> number
 
 
 cdef double number_of(value, str name, str wanted) except? -1:
     try:
         if not isinstance(value, (bool, np.bool_)):
             return value
-    except (TypeError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise InputError(f"{name}: wanted {wanted}, got {shown(value)}")
+
+
+cdef int64_t limit_of(value) except -2:
+    if isinstance(value, float) and value == INFINITY:
+        return 0        # no limit is none that is known
+    return tokens_of(value, "context_limit")
 
 
 cdef float fraction_of(value, str name) except? -1:
@@ -186,6 +207,7 @@ cdef class Packer:
     cdef dict tool_hashes
     cdef readonly dict new_tools
     cdef readonly dict new_errors
+    cdef long long forgotten    # by the table of names, when tools were last named to it
     cdef Round round
     cdef uint64_t* tool
     cdef uint64_t* signature
@@ -241,8 +263,6 @@ cdef class Packer:
     cdef int pack_checked(self, call, CallRecord* record) except -1:
         cdef bint failed
         cdef str tool, text
-        if not isinstance(call, ToolCall):
-            raise InputError(f"wanted a ToolCall, got {type(call).__name__}")
         if not isinstance(call.tool, str):
             raise InputError(f"tool: wanted a name, got {shown(call.tool)}")
         tool = plain(call.tool)
@@ -262,21 +282,12 @@ cdef class Packer:
                 record.flags = CALL_EMPTY
         return 0
 
-    cdef Py_ssize_t count_calls(self, round) except -1:
-        if not isinstance(round, RoundObject):
-            raise InputError(f"round: wanted a Round, got {type(round).__name__}")
-        if isinstance(round.calls, (str, bytes)) or not isinstance(round.calls, Sequence):
-            raise InputError(
-                f"calls: wanted a sequence of ToolCall, got {type(round.calls).__name__}"
-            )
-        return len(round.calls)
-
     cdef int pack_scalars(self, round, Round* packed) except -1:
         if round.text is not None and not isinstance(round.text, str):
             raise InputError(f"text: wanted a text or None, got {type(round.text).__name__}")
         packed.text = hash_text(round.text)
         packed.context_tokens = tokens_of(round.context_tokens, "context_tokens")
-        packed.context_limit = tokens_of(round.context_limit, "context_limit")
+        packed.context_limit = limit_of(round.context_limit)
         packed.progress = fraction_of(round.progress, "progress")
         packed.reward = fraction_of(round.reward, "reward")
         packed.success = outcome_of(round.success)
@@ -284,42 +295,52 @@ cdef class Packer:
         return 0
 
     def pack(self, round):
-        """Pack one round; the packed form stands at `address` until the next call."""
-        cdef Py_ssize_t calls = self.count_calls(round)
+        """Pack one round; the packed form stands at `address` until the next call.
+
+        Returns its calls, as they were packed.
+        """
+        cdef tuple calls = calls_of(round)
         cdef CallRecord record
         cdef Py_ssize_t k
-        self.reserve(calls)
-        for k in range(calls):
-            self.pack_call(round.calls[k], k, &record)
+        self.reserve(len(calls))
+        for k in range(len(calls)):
+            self.pack_call(calls[k], k, &record)
             self.tool[k] = record.tool
             self.signature[k] = record.signature
             self.result[k] = record.result
             self.size[k] = record.size
             self.flags[k] = record.flags
         self.pack_scalars(round, &self.round)
-        self.round.calls = calls
+        self.round.calls = len(calls)
         self.round.tool = self.tool
         self.round.signature = self.signature
         self.round.result = self.result
         self.round.size = self.size
         self.round.flags = self.flags
+        return calls
+
+    def keep_up_with(self, long long forgotten):
+        """Name every tool anew, in `new_tools`, if the table of names forgot some since."""
+        if forgotten != self.forgotten:
+            self.forgotten = forgotten
+            self.tool_hashes.clear()
 
     def pack_columns(self, rounds):
         """Pack a sequence of rounds into the columns of a `RoundBatch`, by name."""
-        cdef Py_ssize_t total = 0
-        cdef Py_ssize_t count = len(rounds)
+        cdef list given = []
+        cdef list calls = []
         cdef Py_ssize_t i, k = 0
+        cdef Py_ssize_t place
         cdef Round packed
         cdef CallRecord record
-        offsets = np.zeros(count + 1, np.int64)
-        cdef int64_t[::1] call_offsets = offsets
-        for i in range(count):
+        for round in rounds:
             try:
-                total += self.count_calls(rounds[i])
+                calls.append(calls_of(round))
             except InputError as error:
-                raise InputError(f"rounds[{i}]: {error}") from None
-            call_offsets[i + 1] = total
-        columns = empty_columns(count, total)
+                raise InputError(f"rounds[{len(given)}]: {error}") from None
+            given.append(round)
+        offsets = np.cumsum([0] + [len(of_round) for of_round in calls], dtype=np.int64)
+        columns = empty_columns(len(given), int(offsets[len(given)]))
         columns["call_offsets"] = offsets
         cdef uint64_t[::1] tool = columns["call_tool"]
         cdef uint64_t[::1] signature = columns["call_signature"]
@@ -332,21 +353,17 @@ cdef class Packer:
         cdef float[::1] progress = columns["progress"]
         cdef float[::1] reward = columns["reward"]
         cdef int8_t[::1] success = columns["success"]
-        for i in range(count):
+        for i in range(len(given)):
             try:
-                self.pack_scalars(rounds[i], &packed)
-                for call in rounds[i].calls:
-                    if k == call_offsets[i + 1]:
-                        raise InputError("calls: changed while they were read")
-                    self.pack_call(call, k - call_offsets[i], &record)
+                self.pack_scalars(given[i], &packed)
+                for place, call in enumerate(calls[i]):
+                    self.pack_call(call, place, &record)
                     tool[k] = record.tool
                     signature[k] = record.signature
                     result[k] = record.result
                     flags[k] = record.flags
                     size[k] = record.size
                     k += 1
-                if k != call_offsets[i + 1]:
-                    raise InputError("calls: changed while they were read")
             except InputError as error:
                 raise InputError(f"rounds[{i}]: {error}") from None
             text[i] = packed.text
@@ -356,6 +373,21 @@ cdef class Packer:
             reward[i] = packed.reward
             success[i] = packed.success
         return columns
+
+
+cdef tuple calls_of(round):
+    # A copy that stays as it is while user code runs, taken one by one: a sequence may say any
+    # length.
+    cdef list calls = []
+    if not isinstance(round, RoundObject):
+        raise InputError(f"round: wanted a Round, got {type(round).__name__}")
+    if isinstance(round.calls, (str, bytes)) or not isinstance(round.calls, Sequence):
+        raise InputError(f"calls: wanted a sequence of ToolCall, got {type(round.calls).__name__}")
+    for call in round.calls:
+        if not isinstance(call, ToolCall):
+            raise InputError(f"calls[{len(calls)}]: wanted a ToolCall, got {type(call).__name__}")
+        calls.append(call)
+    return tuple(calls)
 
 
 cdef void* grown(void* memory, size_t size) except NULL:

@@ -4,12 +4,11 @@
 
 from libc.math cimport rint
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memmove
 from records cimport (
     ARMS, MAX_STEPS, NOT_LEARNING, SESSION_PRIVATE,
     Increment, Policy, Pool, Prior, Session,
 )
-from features cimport decimal
+from feedback cimport kept_reward, push_reward
 
 
 cdef inline double weighted_return(
@@ -32,7 +31,7 @@ cdef inline double recent_return(
     cdef double rewards[MAX_STEPS]
     cdef int k
     for k in range(count):
-        rewards[k] = decimal(session.reward[count - 1 - k])
+        rewards[k] = kept_reward(session, count - 1 - k)
     return weighted_return(rewards, count, gamma)
 
 
@@ -107,19 +106,11 @@ cdef inline void credit(
         learn_in_pool(&increments[session.pool * ARMS + action], gain)
 
 
-cdef inline void push_reward(Session* session, float reward) noexcept nogil:
-    memmove(&session.reward[1], &session.reward[0], (MAX_STEPS - 1) * sizeof(float))
-    session.reward[0] = reward
-    if session.reward_count < MAX_STEPS:
-        session.reward_count += 1
-
-
 cdef inline void learn(
-    Session* session, const Policy* policy, Increment* increments, float reward
+    Session* session, const Policy* policy, Increment* increments
 ) noexcept nogil:
-    # Take the newest decision's first reward; credit the decision whose return it completes.
+    # The newest reward is in: credit the decision whose return it completes.
     cdef int n = policy.n_step
-    push_reward(session, reward)
     if policy.backward_credit:
         n = min(n, session.reward_count)
         credit(session, policy, increments, 0, recent_return(session, n, 1.0))
@@ -134,7 +125,7 @@ cdef inline void finish(
     cdef int known = 0 if outcome < 0 else 1
     cdef int age, rewards
     if known:
-        push_reward(session, <float>outcome)
+        push_reward(session, outcome)
     if policy.backward_credit:
         if known:
             rewards = min(<int>policy.n_step, session.reward_count)

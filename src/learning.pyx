@@ -15,8 +15,7 @@ def learn(size_t batch_address, Py_ssize_t start, Py_ssize_t stop, size_t increm
         for i in range(start, stop):
             session = &batch.sessions[batch.slots[i]]
             learning.learn(
-                session, &batch.policies[session.policy], <Increment*> increments,
-                batch.reward[i],
+                session, &batch.policies[session.policy], <Increment*> increments
             )
 
 

@@ -4,8 +4,8 @@
 # a) A record belongs to ONE session. Kernels take pointers to arrays of records.
 # b) Index 0 of a window or history array is the newest entry; bit 0 of a bit history likewise.
 # c) Counters saturate at the top of their type instead of wrapping.
-# d) Formulas compute in double. A float field is a value that reaches users as float32 anyway
-#    (rewards) or that only feeds a statistic (progress history, private posterior).
+# d) Formulas compute in double. A float field only feeds a statistic (progress history) or adds
+#    up small parts (private posterior).
 
 from libc.stdint cimport (
     int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -165,10 +165,10 @@ ctypedef struct Session:
     uint32_t tool[WINDOW]       # mixed hashes of tool names
     uint32_t size[SIZES]        # characters of result text
     uint32_t output             # mixed hash of the newest output text
-    float reward[MAX_STEPS]     # rewards of the last rounds
+    uint32_t reward[MAX_STEPS]  # of the last rounds, in units of 2**-31: 0, 1/2 and 1 are exact
     float alpha[ARMS]           # private posterior
     float beta[ARMS]
-    uint32_t generation         # times this slot was opened
+    uint32_t generation         # times this slot was closed
     uint32_t round              # rounds so far
     uint32_t round_limit        # 0 = none
     uint32_t calls              # whole session
@@ -284,6 +284,10 @@ cdef inline int count_bits(uint32_t bits) noexcept nogil:
     bits = bits - ((bits >> 1) & 0x55555555u)
     bits = (bits & 0x33333333u) + ((bits >> 2) & 0x33333333u)
     return <int>((((bits + (bits >> 4)) & 0x0F0F0F0Fu) * 0x01010101u) >> 24)
+
+
+cdef inline bint several(uint8_t actions) noexcept nogil:
+    return (actions & (actions - 1)) != 0
 
 
 cdef inline double clip(double value, double low, double high) noexcept nogil:

@@ -6,6 +6,7 @@ from libc.string cimport memset
 from records cimport (
     ARMS, CONTINUE, MAX_STEPS, NOT_LEARNING, SESSION_OPEN, SESSION_PRIVATE,
     Batch, Features, Increment, Policy, Round, Session,
+    several,
 )
 cimport bandit
 cimport features
@@ -26,8 +27,12 @@ cdef inline int64_t id_of(const Session* session, int64_t slot) noexcept nogil:
     return <int64_t>session.generation << 32 | slot
 
 
+cdef inline int64_t slot_of(int64_t id) noexcept nogil:
+    return id & 0xFFFFFFFFu
+
+
 cdef inline int check_id(const Session* sessions, int64_t slots, int64_t id) noexcept nogil:
-    cdef int64_t slot = id & 0xFFFFFFFFu
+    cdef int64_t slot = slot_of(id)
     cdef int64_t generation = id >> 32
     if id < 0 or slot >= slots or generation > sessions[slot].generation:
         return ID_UNKNOWN
@@ -83,12 +88,11 @@ cdef inline void step(
 ) noexcept nogil:
     cdef Session* session = &batch.sessions[slot]
     cdef const Policy* policy = &batch.policies[session.policy]
-    feedback.begin_round(session, round)
-    out.reward = feedback.reward(session, policy, round)
-    learning.learn(session, policy, increments, out.reward)
+    out.reward = <float>feedback.evaluate(session, policy, round)
+    learning.learn(session, policy, increments)
     features.extract(session, policy, round, &out.features)
     out.candidates = rules.evaluate(&out.features, policy, &out.rules)
-    out.tiebreak = (out.candidates & (out.candidates - 1)) != 0
+    out.tiebreak = several(out.candidates)
     out.action = <uint8_t>bandit.choose(
         session, &out.features, policy, batch.pools, batch.key, out.candidates,
         out.draws, out.bias,

@@ -61,7 +61,7 @@ def find_slots(
             problem = step.check_id(batch.sessions, used, ids[i])
             if problem != step.ID_OK:
                 break
-            slot = ids[i] & 0xFFFFFFFFu
+            slot = step.slot_of(ids[i])
             if stamps[slot] == stamp:
                 problem = step.ID_REPEATED
                 break
@@ -73,6 +73,11 @@ def find_slots(
 def check_id(size_t batch_address, int64_t used, int64_t id):
     """What `find_slots` says of one id."""
     return step.check_id((<const Batch*> batch_address).sessions, used, id)
+
+
+def slot_of(int64_t id):
+    """Row of the session that has, or had, this id."""
+    return step.slot_of(id)
 
 
 def close_sessions(size_t batch_address, Py_ssize_t count):
@@ -108,6 +113,10 @@ cdef class DecisionRecord:
     @property
     def reward(self):
         return self.outcome.reward
+
+    @property
+    def context_ratio(self):
+        return self.outcome.features.context_ratio
 
     @property
     def draws(self):

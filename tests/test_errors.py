@@ -262,7 +262,8 @@ def test_a_generator_of_rounds(fleet):
 
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_another_number_of_rounds_than_ids(fleet, count):
-    refuses(fleet, InputError, ["(4)", f"({count + 1},)"], fleet.step, [0, 1, 2], [FAILED] * count)
+    words = ["rounds: wanted 3, as many as ids", f"got {count}"]
+    refuses(fleet, InputError, words, fleet.step, [0, 1, 2], [FAILED] * count)
     batch = RoundBatch(context_tokens=np.zeros(count, I64))
     words = ["context_tokens", "(3)", f"({count},)"]
     refuses(fleet, InputError, words, fleet.step, [0, 1, 2], batch)
@@ -298,7 +299,6 @@ BAD_ROUNDS = [
     (Round(context_tokens=[1]), ["context_tokens", "[1]"]),
     (Round(context_tokens=1j), ["context_tokens", "1j"]),
     (Round(context_limit="5"), ["context_limit", "'5'"]),
-    (Round(context_limit=math.inf), ["context_limit", "inf"]),
     (Round(context_limit=2**63), ["context_limit", str(2**63)]),
     (Round(context_limit=[1]), ["context_limit", "[1]"]),
     (Round(progress=-0.1), ["progress", "-0.1"]),
@@ -353,16 +353,6 @@ def test_the_call_at_fault_is_named(fleet):
     bad = Round([ToolCall("a"), ToolCall(5)])
     refuses(fleet, InputError, ["calls[1]", "tool"], fleet.session().step, bad)
     refuses(fleet, InputError, ["rounds[0]", "calls[1]", "tool"], fleet.step, [0], [bad])
-
-
-def test_a_sequence_that_changes_while_it_is_read(fleet):
-    class Growing(list):
-        def __iter__(self):
-            self.append(ToolCall("more"))
-            return super().__iter__()
-
-    bad = Round(Growing([ToolCall("a")]))
-    refuses(fleet, InputError, ["rounds[0]", "calls"], fleet.step, [0], [bad])
 
 
 # --- step: columns --------------------------------------------------------------------------------
@@ -422,9 +412,6 @@ def test_a_column_of_another_shape_is_refused(fleet, name, shape):
     ("call_offsets", [0, 2**62, 2**62, 2**62], [str(2**62)]),
     ("call_flags", [0, 4, 0], ["[1]", "4", "0..3"]),
     ("call_flags", [0, 0, 255], ["[2]", "255"]),
-    ("context_tokens", [0, -2, 0], ["[1]", "-2"]),
-    ("context_tokens", [0, 0, -(2**63)], ["[2]", str(-(2**63))]),
-    ("context_limit", [0, -2, 0], ["[1]", "-2"]),
     ("progress", [0, 1.5, 0], ["[1]", "1.5"]),
     ("progress", [0, 0, -0.5], ["[2]", "-0.5"]),
     ("progress", [np.inf, 0, 0], ["[0]", "inf"]),

@@ -146,7 +146,20 @@ def test_done_by_the_fleet_s_step():
     session = fleet.session(context_limit=100)
     fleet.step([session.id], [Round(context_tokens=99)])
     assert session.done
-    assert session.decision.action == Action.CONTINUE   # the newest made by its own step
+    assert session.decision.action == Action.TERMINATE
+    assert "Action: TERMINATE" in session.prompt
+    fleet.user_message([session.id])
+    assert not session.done
+    assert session.decision.action == Action.CONTINUE
+    assert session.prompt == ""
+
+
+def test_the_fleet_s_step_says_that_one_round_is_left():
+    fleet = Fleet()
+    others, session = fleet.open(3), fleet.session(round_limit=2, tools=["a"])
+    fleet.step([*others, session.id], [Round()] * 4)
+    assert "One round is left" in session.prompt
+    assert session.decision.setting.tools == ("a",)
 
 
 def test_a_user_message_opens_a_new_task():
