@@ -35,13 +35,26 @@ class build_core(build_ext):
             self.parallel = os.cpu_count() or 1
 
     def build_extensions(self):
-        """Compile, once the compiler is known to work."""
+        """Make C from Cython and compile it, once the compiler is known to work."""
+        from Cython.Build import cythonize
         from setuptools.errors import CompileError
 
         try:
             self._check_compiler()
         except (CompileError, OSError):
             sys.exit(f"error: {HELP}")
+        made = cythonize(
+            self.extensions,
+            include_path=[str(SOURCE)],
+            build_dir="build/cython",
+            compiler_directives={
+                "language_level": 3, "boundscheck": False, "wraparound": False,
+                "cdivision": True, "initializedcheck": False,
+            },
+        )
+        # In place: setuptools has noted things on the extensions that it was given.
+        for extension, of_c in zip(self.extensions, made, strict=True):
+            extension.sources = of_c.sources
         super().build_extensions()
 
     def _check_compiler(self):
@@ -58,28 +71,14 @@ class build_core(build_ext):
         )
 
 
-def extensions():
-    """The extension modules, C sources made from the Cython ones when Cython is there."""
-    from Cython.Build import cythonize
-
-    found = [
-        Extension(
-            f"cellium_fast._{name}",
-            [str(SOURCE / f"{name}.pyx")],
-            extra_compile_args=COMPILE,
-            depends=[str(path) for path in sorted(SOURCE.glob("*.pxd"))],
-        )
-        for name in MODULES
-    ]
-    return cythonize(
-        found,
-        include_path=[str(SOURCE)],
-        build_dir="build/cython",
-        compiler_directives={
-            "language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True,
-            "initializedcheck": False, "freethreading_compatible": False,
-        },
+EXTENSIONS = [
+    Extension(
+        f"cellium_fast._{name}",
+        [str(SOURCE / f"{name}.pyx")],
+        extra_compile_args=COMPILE,
+        depends=[str(path) for path in sorted(SOURCE.glob("*.pxd"))],
     )
+    for name in MODULES
+]
 
-
-setup(ext_modules=extensions(), cmdclass={"build_ext": build_core})
+setup(ext_modules=EXTENSIONS, cmdclass={"build_ext": build_core})

@@ -36,6 +36,9 @@ class Parameters(BaseModel):
             message = "; ".join(f"{field}: {what}" for field, what in problems)
             raise PolicyError(message, problems) from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise PolicyError(f"{name}: parameters are frozen; make new ones with model_copy")
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """This with some parameters changed, and checked as new ones are."""
         return type(self)(**merged(self.model_dump(), update or {}))

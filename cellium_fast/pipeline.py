@@ -62,20 +62,31 @@ def step(
     """
     spans = 1 if executor is None else min(threads, -(-size // CHUNK)) or 1
     increments = [no_increments(pools) for _ in range(spans)]
+    try:
+        if executor is None or spans == 1:
+            step_span(batch, 0, size, increments[0])
+        else:
+            step_in_threads(batch, size, increments, executor)
+    finally:
+        # Whatever interrupts the step: what was learned so far is not lost.
+        total = np.sum([of_span.view(np.int64) for of_span in increments], axis=0)
+        _learning.apply_increments(batch.address, total.ctypes.data, pools)
+
+
+def step_in_threads(
+    batch: _records.Batch, size: int, increments: list[NDArray[Any]], executor: Executor
+) -> None:
+    """Step a batch in as many spans as there are increments, each in a thread."""
+    spans = len(increments)
     bounds = [size * place // spans for place in range(spans + 1)]
-    if executor is None or spans == 1:
-        step_span(batch, 0, size, increments[0])
-    else:
-        running: list[Future[None]] = []
-        try:
-            for place in range(spans):
-                running.append(executor.submit(
-                    step_span, batch, bounds[place], bounds[place + 1], increments[place]
-                ))
-        finally:
-            # Whatever interrupts this thread: the others write into arrays that it keeps alive.
-            wait(running)
-        for span in running:
-            span.result()
-    total = np.sum([of_span.view(np.int64) for of_span in increments], axis=0)
-    _learning.apply_increments(batch.address, total.ctypes.data, pools)
+    running: list[Future[None]] = []
+    try:
+        for place in range(spans):
+            running.append(executor.submit(
+                step_span, batch, bounds[place], bounds[place + 1], increments[place]
+            ))
+    finally:
+        # Whatever interrupts this thread: the others write into arrays that it keeps alive.
+        wait(running)
+    for span in running:
+        span.result()

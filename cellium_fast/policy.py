@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, StrictBool, model_validator
@@ -316,6 +316,10 @@ class Policy(Parameters):
     )
     learn_from: Literal["tiebreak", "all"] = "tiebreak"
     posterior: Posterior = Posterior()
+
+    if TYPE_CHECKING:
+        # A section may be given as a mapping, which merges; the fields cannot say so.
+        def __init__(self, /, **parameters: Any) -> None: ...
 
     @classmethod
     def preset(cls, name: str, /, **overrides: Any) -> Policy:

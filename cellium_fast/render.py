@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cellium_fast import _rules
 from cellium_fast.action import Action, mask_of
 from cellium_fast.checks import whole_number
 from cellium_fast.decision import Decision, Decisions
@@ -270,7 +271,7 @@ def _facts(decisions: Decisions, rows: NDArray[np.intp], fuse: bool) -> Iterator
         (stuck, 5),
         (np.where(shown, percent, 0), 7),
         (feature("rounds_left") == 1, 1),
-        (np.where(action == Action.TERMINATE, decisions.rules[rows], 0), 16),
+        (np.where(action == Action.TERMINATE, decisions.rules[rows], 0), len(_rules.RULES)),
         (decisions.setting_rows[rows], 16),
     ):
         packed = packed << np.uint64(bits) | values.astype(np.uint64)

@@ -124,7 +124,10 @@ cdef bint is_error(call) except -1:
         return len(error) > 0
     if isinstance(error, (bool, np.bool_)):
         return bool(error)
-    raise InputError(f"error: wanted a bool, a text or None, got {type(error).__name__}")
+    raise InputError(
+        f"error: wanted a bool, a text (str(error) of an exception) or None, got "
+        f"{type(error).__name__}"
+    )
 
 
 cdef str result_text(call, bint failed):

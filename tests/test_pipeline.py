@@ -382,7 +382,7 @@ def test_policies_pools_and_reused_slots_side_by_side(rng):
     slots = {one & 0xFFFFFFFF for one in seen}
     assert len(slots) < len(seen) == uids, "no slot was used again"
     assert len(pair.fleet._memory.sessions) == 64, "memory stays what so many sessions need"
-    assert pair.compared > 500
+    assert pair.compared > 250, "too little happened to tell"
 
 
 def test_a_reused_slot_remembers_nothing():

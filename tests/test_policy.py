@@ -188,7 +188,7 @@ def test_policies_are_frozen(path):
     part: Any = policy
     for section in sections:
         part = getattr(part, section)
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(PolicyError, match=f"{name}: parameters are frozen"):
         setattr(part, name, getattr(part, name))
     assert policy == Policy()
 

@@ -8,7 +8,8 @@ import reference
 from conftest import mask, random_policy, reference_policy
 
 from cellium_fast import Decisions, Policy, PolicyError, _records, _rules
-from cellium_fast.decision import rules_in
+from cellium_fast.decision import CAUSES, rules_in
+from cellium_fast.explain import EVIDENCE
 
 CONTINUE, RETRY, REDIRECT, COMPRESS, TERMINATE = range(5)
 PRESETS = ("cellium", "default")
@@ -316,3 +317,11 @@ def test_random_features_and_policies_equal_the_reference(rng):
             assert found == mask(expected), row
             seen.update(rules_in(expected_rules))
     assert seen == set(_rules.RULES)
+
+
+def test_every_rule_is_known_everywhere():
+    rules = list(_rules.RULES)
+    assert list(type(Policy().rules).model_fields) == rules, "policy.Rules has the rules in order"
+    assert set(CAUSES) == set(rules) - {"progressing"}, "decision.CAUSES"
+    assert set(EVIDENCE) == set(rules), "explain.EVIDENCE"
+    assert list(reference.RULES) == rules, "reference_policies"

@@ -82,7 +82,7 @@ def test_both_sides_have_the_same_agents(result):
 
 
 def test_left_alone_agents_are_told_nothing_but_continue(result):
-    actions = result.uncontrolled.actions
+    actions = dict(result.uncontrolled.actions)
     assert actions.pop("continue") == result.uncontrolled.rounds
     assert set(actions.values()) == {0}
     assert result.controlled.actions["redirect"] > 0

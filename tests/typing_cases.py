@@ -88,3 +88,7 @@ assert_type(kernels.decay([1.0], [1.0], 0.5, 2.0)[0], NDArray[np.float64])
 
 # Recorded runs.
 assert_type(traces.read(Path("run.json")), Iterator[traces.RecordedRun | traces.Problem])
+
+# As the README has it: a section as a mapping.
+assert_type(Policy(rules={"tool_repetition": {"repetition": 0.4}}).rules.tool_repetition.repetition,
+            float)
