@@ -16,8 +16,8 @@ import pytest
 import typer.testing
 
 import cellium_fast
-from cellium_fast import Action, Policy, _records, traces
-from cellium_fast.cli import app
+from cellium_fast import Action, CelliumError, Policy, Round, _records, traces
+from cellium_fast.cli import app, main
 from cellium_fast.cli.output import printable
 from cellium_fast.replay import replay
 
@@ -28,6 +28,11 @@ ESCAPE = "\x1b"
 needs_recordings = pytest.mark.skipif(
     not os.path.isdir(RECORDINGS), reason="CELLIUM_TRACES names no directory of recordings"
 )
+
+
+@pytest.fixture(autouse=True)
+def wide_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
 
 
 def call(*arguments: object) -> typer.testing.Result:
@@ -116,6 +121,8 @@ def test_commands_import_late() -> None:
     ["replay", "{file}", "--decisions", "{folder}/none/out.jsonl"],
     ["replay", "{file}", "--decisions", "{file}"],
     ["simulate", "--sessions", "0"], ["simulate", "--rounds", "-1"],
+    ["replay", "{file}", "--decisions", "-"],
+    ["simulate", "--sessions", str(2**31)], ["simulate", "--rounds", str(10**30)],
     ["simulate", "--seed", str(2**63)], ["simulate", "--policy", "nonsense"],
 ])
 def test_wrong_usage_is_2(arguments: list[str], made_up: Path) -> None:
@@ -145,14 +152,82 @@ def test_broken_lines_and_files_are_named_and_skipped(made_up: Path) -> None:
     assert lines[3].startswith(f"{folder / 'spans.json'}: unsupported format (otlp)")
 
 
-def test_a_run_that_no_session_can_take_is_named_and_skipped(tmp_path: Path) -> None:
-    huge = chat_run("huge", ["one"])
-    huge["messages"][1]["usage"] = {"prompt_tokens": 10**30}
-    path = write(tmp_path / "a.jsonl", huge, chat_run("fine", ["one"]))
+def test_a_run_that_no_session_can_take_is_named_and_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: Path) -> list[traces.RecordedRun]:
+        rounds = {"odd": Round(progress=7), "fine": Round(text="one")}
+        return [traces.RecordedRun("x", path, name, [one], [0]) for name, one in rounds.items()]
+
+    monkeypatch.setattr(traces, "read", read)
+    path = write(tmp_path / "a.jsonl")
     result = call("replay", path, "--json")
     assert json.loads(result.stdout)["total"]["runs"] == 1
-    assert "run 'huge'" in result.stderr
-    assert call("replay", path, "--show", "huge").exit_code == 1
+    assert "run 'odd'" in result.stderr
+    assert call("replay", path, "--show", "odd").exit_code == 1
+
+
+def test_an_impossible_context_size_costs_no_run(tmp_path: Path) -> None:
+    huge = chat_run("huge", ["one", "two"], context_limit=2**63)
+    for message in huge["messages"][1:]:
+        message["usage"] = {"prompt_tokens": 2**63}
+    result = call("replay", write(tmp_path / "a.jsonl", huge), "--json")
+    assert json.loads(result.stdout)["total"]["rounds"] == 2
+    assert len(result.stderr.splitlines()) == 2
+    assert "run 'huge', message 2: usage: an impossible number of tokens" in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_in_a_directory_is_passed_over(made_up: Path) -> None:
+    os.mkfifo(made_up.parent / "x.json")
+    running = start("replay", made_up.parent, "--json")
+    try:
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    value = json.loads(out)
+    assert (value["files"], value["passed_over"], value["total"]["runs"], err) == (1, 1, 3, b"")
+
+
+def test_an_unreadable_file_is_named_and_the_others_are_read(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Permissions do not bind root, so the file is locked here.
+    locked = write(made_up.parent / "locked.json", chat_run("a", ["one"]))
+    may, opened = os.access, Path.open
+
+    def access(path: Any, mode: int, **options: Any) -> bool:
+        return os.fspath(path) != str(locked) and may(path, mode, **options)
+
+    def open_it(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path == locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(Path, "open", open_it)
+    for paths in ([locked, made_up], [made_up.parent]):
+        result = call("replay", *paths, "--json")
+        assert result.exit_code == 0
+        value = json.loads(result.stdout)
+        assert (value["files"], value["problems"], value["total"]["runs"]) == (2, 1, 3)
+        assert result.stderr == f"{locked}: cannot be read: Permission denied\n"
+
+
+def test_files_passed_over_are_counted(made_up: Path) -> None:
+    assert "passed over" not in call("replay", made_up.parent).stdout
+    folder = made_up.parent / "notes"
+    folder.mkdir()
+    for name in ("a.txt", "b.csv", ".c.json"):
+        write(folder / name, "{}")
+    suffixes = ".json, .jsonl, .ndjson, .traj files are looked at"
+    told = " ".join(call("replay", made_up.parent).stdout.split())
+    assert f"Files: 1, passed over: 3 (in directories {suffixes}" in told
+    result = call("replay", folder)
+    assert result.exit_code == 1
+    assert "no run could be read. Files: 0, passed over: 3 (in" in result.stderr
+    assert suffixes in result.stderr
+    assert as_json(made_up, folder, folder / "a.txt")["passed_over"] == 2
 
 
 @pytest.mark.parametrize("content", ["", "{broken", '{"resourceSpans": []}'])
@@ -198,8 +273,55 @@ def test_table_against_a_hand_count(made_up: Path) -> None:
     ):
         assert row in rows
     assert f"{made_up}:loop: 7 rounds, failed" in out
+    assert "(1 in all; look closer with the same paths and --show RUN)" in out
     assert "Files: 1. Runs: 3. Rounds: 10." in out
     assert "rounds/s in the control loop" in out
+
+
+@pytest.mark.parametrize("columns", [120, 80, 60, 40, 20])
+def test_no_number_and_no_name_is_broken_in_a_narrow_terminal(
+    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeated = [chat_run(f"r{number}", ["same"] * 9, success=False) for number in range(1_100)]
+    write(tmp_path / "many.jsonl", *repeated)
+    paths = (EXAMPLES, tmp_path)
+    value = as_json(*paths)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = call("replay", *paths).stdout.split("\n\nretry .. ")[0]
+    words = Counter(table.split())
+    summaries = {**value["sources"], "total": value["total"]}
+    summaries |= {name: one for name, one in value["outcomes"].items() if one["runs"]}
+    expected: Counter[str] = Counter()
+    for one in summaries.values():
+        expected.update(f"{one[name]:,}" for name in (
+            "runs", "rounds", "succeeded", "failed", "unlabelled", "rounds_after_terminate",
+            "rounds_after_redirect",
+        ))
+        expected.update(
+            f"{one['runs_with'][action]:,}"
+            for action in ("retry", "redirect", "compress", "terminate")
+        )
+        median = one["median_first_intervention"]
+        expected["-" if median is None else f"{median:g}"] += 1
+    assert {word: count for word, count in words.items() if not word[0].isalpha()
+            and "\u2500" not in word} == expected
+    assert expected["9,914"] == 1 and expected["1,106"] > 0
+    assert set(summaries) <= set(words)
+    if columns < 88:
+        assert {"succeeded", "unlabelled", "redirect", "compress", "terminate"} <= set(words)
+    if columns >= 40:
+        assert max(map(len, table.splitlines())) <= columns
+
+
+def test_a_pipe_gets_the_table_in_one_piece(
+    made_up: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for columns in (None, "0", "wide"):
+        monkeypatch.delenv("COLUMNS", raising=False)
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", columns)
+        out, _ = start("replay", made_up).communicate()
+        assert b"total 3 10 1 1 1 0 0 0 1 5 2 0" in b" ".join(out.split())
 
 
 def test_same_seed_same_output(tmp_path: Path) -> None:
@@ -385,6 +507,56 @@ def test_a_closed_pipe_is_quiet(arguments: list[str], made_up: Path) -> None:
     assert err == b""
 
 
+STREAM_COMMANDS = [
+    ["replay", "{file}"], ["replay", "{file}", "--json"], ["replay", "{file}", "--show", "loop"],
+    ["--help"], ["--version"],
+]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("arguments", STREAM_COMMANDS)
+def test_a_full_stdout_is_1_and_one_line(arguments: list[str], made_up: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        running = start(*(one.format(file=made_up) for one in arguments), stdout=full)
+        _, err = running.communicate()
+    assert running.returncode == 1
+    assert err.decode() == f"cellium-fast: stdout: {os.strerror(28)}\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there is no such shell")
+@pytest.mark.parametrize("arguments", STREAM_COMMANDS)
+def test_closed_streams(arguments: list[str], made_up: Path) -> None:
+    command = [sys.executable, "-m", "cellium_fast", *arguments]
+    command = [one.format(file=made_up) for one in command]
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(closed, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"cellium-fast: stdout is closed\n")
+    closed[2] = 'exec "$@" 2>&-'
+    done = subprocess.run(closed, capture_output=True, check=False)
+    assert done.returncode == 0 and done.stdout
+
+
+@pytest.mark.parametrize(("error", "code"), [
+    (CelliumError("x: wanted\nanother"), 2), (MemoryError(), 1), (OSError(5, "broken"), 1),
+])
+def test_what_goes_wrong_is_one_line(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("cellium_fast.simulate.simulate", fail)
+    monkeypatch.setattr(sys, "argv", ["cellium-fast", "simulate"])
+    # Not pytest's own streams: they would be turned away.
+    monkeypatch.setattr("cellium_fast.cli.TextIOWrapper", type(None))
+    with pytest.raises(SystemExit) as left:
+        main()
+    out, err = capsys.readouterr()
+    assert (left.value.code, out) == (code, "")
+    assert err.startswith("cellium-fast: ") and len(err.splitlines()) == 1
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_interrupt_is_130_and_leaves_nothing_behind(tmp_path: Path) -> None:
     fifo, output = tmp_path / "runs.jsonl", tmp_path / "out.jsonl"
@@ -421,6 +593,23 @@ def test_simulate() -> None:
     assert f"{expected.controlled.success:.1%}" in table
     for name in (*expected.controlled.actions, *expected.controlled.by_kind):
         assert name in table
+
+
+def test_simulate_says_the_range() -> None:
+    for option in ("--sessions", "--rounds"):
+        result = call("simulate", option, 2**31)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{option}: wanted a number in [1, 2,147,483,647]" in result.stderr
+
+
+def test_simulate_shows_no_share_of_no_agents() -> None:
+    arguments = ("simulate", "--sessions", 1, "--rounds", 5)
+    kinds = json.loads(call(*arguments, "--json").stdout)["controlled"]["by_kind"]
+    rows = [line.split() for line in call(*arguments).stdout.splitlines()]
+    absent = [kind for kind, one in kinds.items() if not one["sessions"]]
+    assert len(absent) == 3
+    for kind in absent:
+        assert [kind, "0", "-", "-"] in rows
 
 
 # --- real recordings -----------------------------------------------------------------------------

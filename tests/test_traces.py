@@ -87,10 +87,69 @@ def test_find_files(tmp_path: Path) -> None:
     assert [path.relative_to(tmp_path).as_posix() for path in found] == names
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_find_files_takes_no_pipes_and_tells_what_it_passes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "gone.json").symlink_to("nowhere")
+    (folder / "linked.json").symlink_to(tmp_path / "real")
+    (tmp_path / "real").touch()
+    (folder / "notes.txt").touch()
+    os.mkfifo(folder / "pipe.json")
+    passed_over: list[Path] = []
+    found = traces.find_files([folder], passed_over.append)
+    assert [path.name for path in found] == ["gone.json", "linked.json"]
+    assert [path.name for path in passed_over] == ["notes.txt", "pipe.json"]
+    assert traces.find_files([folder / "pipe.json"]) == [folder / "pipe.json"]
+
+    def locked(path: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", locked)
+    assert traces.find_files([folder]) == [folder]
+
+
 def test_a_file_that_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
     assert "No such file" in Reading(traces.read(tmp_path / "missing.json")).problem.why
     assert "cannot be read" in Reading(traces.read(tmp_path)).problem.why
     assert traces.detect(tmp_path / "missing.json").reader is None
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), RecursionError(), MemoryError(), KeyError(1)])
+def test_a_reader_that_raises_is_a_problem(
+    files: Files, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = openai_chat._read_run
+
+    def raises(path: Path, fields: Any, *arguments: Any) -> Any:
+        if fields.get("id") == "bad":
+            raise error
+        return sound(path, fields, *arguments)
+
+    monkeypatch.setattr(openai_chat, "_read_run", raises)
+    fine, bad = ({"id": name, "messages": [ANSWER]} for name in ("fine", "bad"))
+    reading = files.read_lines(fine, bad)
+    assert reading.run.run == "fine"
+    assert reading.problem.line == 2
+    assert f"could not be read from here on ({type(error).__name__}" in reading.problem.why
+
+
+def test_a_reader_that_raises_on_recognising_is_a_problem(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swe_agent, "recognises", lambda value: value["trajectory"])
+    assert "KeyError: 'trajectory'" in files.read({"messages": [ANSWER]}).problem.why
+
+
+def test_an_interrupt_stays_one(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(value: Any) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(swe_agent, "recognises", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.read({"messages": [ANSWER]})
 
 
 # Bytes and lines

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trace_files import ANSWER, TAU, USER, Files, asks, call, gives
 
-from cellium_fast import traces
+from cellium_fast import RoundBatch, traces
 
 # Chat: containers, names, labels
 
@@ -196,6 +196,30 @@ def test_a_faulty_content_is_a_problem(files: Files, content: Any) -> None:
 )
 def test_usage(files: Files, usage: Any, tokens: int | None) -> None:
     assert files.read([{**ANSWER, "usage": usage}]).run.rounds[0].context_tokens == tokens
+
+
+@pytest.mark.parametrize("many", ["9223372036854775808", "1e30", "Infinity", f"1{'0' * 400}"])
+@pytest.mark.parametrize("rest", ["", ', "completion_tokens": 1.5', ', "total_tokens": 1e300'])
+def test_an_impossible_usage_is_unknown_and_told_once(files: Files, many: str, rest: str) -> None:
+    message = f'{{"role": "assistant", "content": "x", "usage": {{"prompt_tokens": {many}{rest}}}}}'
+    reading = files.read_bytes(f"[{message}, {message}]".encode())
+    assert [step.context_tokens for step in reading.run.rounds] == [None, None]
+    assert "message 1: usage: an impossible number of tokens, left out" in reading.problem.why
+    RoundBatch.from_rounds(reading.run.rounds)
+
+
+def test_the_largest_usage_and_sums_of_usage(files: Files) -> None:
+    usages = [{"prompt_tokens": 9 * 10**18}, {"prompt_tokens": 2**62, "completion_tokens": 2**62}]
+    reading = files.read([{**ANSWER, "usage": usage} for usage in usages])
+    assert [step.context_tokens for step in reading.run.rounds] == [9 * 10**18, None]
+    assert "message 2" in reading.problem.why
+    RoundBatch.from_rounds(reading.run.rounds)
+
+
+def test_an_impossible_context_limit_is_unknown_and_told(files: Files) -> None:
+    reading = files.read({"messages": [ANSWER], "context_limit": 2**63, "context_window": 8000})
+    assert reading.run.context_limit == 8000
+    assert "context_limit: an impossible number of tokens" in reading.problem.why
 
 
 @pytest.mark.parametrize(

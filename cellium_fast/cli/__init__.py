@@ -1,18 +1,23 @@
 """The command `cellium-fast`: one module of this package is one command.
 
-Exit codes: 0 done; 1 nothing could be read, or a result not be written; 2 wrong usage; 130 Ctrl-C.
+Exit codes: 0 done; 1 nothing could be read, a result not be written, or memory ran out; 2 wrong
+usage; 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from cellium_fast.cli.output import NOTHING_READ, WRONG_USAGE, say
 from cellium_fast.cli.replay import HELP, replay_command
 from cellium_fast.cli.simulate import simulate_command
+from cellium_fast.errors import CelliumError
 
 app = typer.Typer(
     name="cellium-fast",
@@ -47,9 +52,32 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. What goes wrong is one line on stderr, never a traceback."""
+    if sys.stderr is None:      # closed by the shell, as stdout below
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for as long as the process runs
+    if sys.stdout is None:
+        _leave("stdout is closed", NOTHING_READ)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A terminal that cannot show a character of a file is no reason to stop.
             stream.reconfigure(errors="replace")
-    app()
+    try:
+        app()
+    except CelliumError as error:
+        _leave(str(error), WRONG_USAGE)
+    except MemoryError:
+        _leave("there is not enough memory", NOTHING_READ)
+    except OSError as error:
+        # Files are opened where their errors are told; what is left are the streams.
+        _leave(f"{error.filename or 'stdout'}: {error.strerror or error}", NOTHING_READ)
+
+
+def _leave(message: str, code: int) -> NoReturn:
+    with suppress(OSError):     # stderr may be the stream that cannot be written
+        say(f"cellium-fast: {message}")
+    # Python would write what is left in the buffers once more, and complain.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)

@@ -6,6 +6,7 @@ Nothing here imports the package's kernels or rich at its top, so that `--help` 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from cellium_fast.policy import Policy
     from cellium_fast.replay import RunName
 
-NOTHING_READ = 1
+NOTHING_READ = 1     # or a result could not be written
 WRONG_USAGE = 2
 
 # A pipe has no width. This one keeps every column of the tables whole.
@@ -58,7 +59,7 @@ def console() -> Console:
     """Return the console of stdout. It takes all text literally: files may hold rich markup."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns   # COLUMNS goes first, if above 0
     return Console(width=width, markup=False, highlight=False, emoji=False)
 
 

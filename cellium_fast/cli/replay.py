@@ -24,36 +24,21 @@ from cellium_fast.cli.output import (
     to_json,
     whole_file,
 )
+from cellium_fast.cli.table import LEGEND, OUTCOMES, by_outcome, files_line, print_result, rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import Console
     from rich.progress import Progress
 
     from cellium_fast.decision import Decisions
-    from cellium_fast.replay import ReplayedRun, ReplayResult, RunName, Summary
+    from cellium_fast.replay import ReplayResult, RunName, Summary
     from cellium_fast.rounds import Round
     from cellium_fast.traces import Problem, RecordedRun
 
 NAMES_LISTED = 5        # runs named to someone who asked for one that there is not
-RUNS_LISTED = 5         # below the table
 ROUNDS_SHOWN = 40       # in a longer run, rounds without an intervention share a line
 CALLS_LENGTH = 40       # characters
-
-OUTCOMES = {True: "succeeded", False: "failed", None: "unlabelled"}
-
-HEADERS = (
-    "runs", "rounds", "suc-\nceeded", "failed", "unla-\nbelled", "retry", "redi-\nrect",
-    "com-\npress", "termi-\nnate", "first", "after\ntermi-\nnate", "after\nredi-\nrect",
-)
-LEGEND = (
-    "retry .. terminate: runs in which it was decided at least once.",
-    "first: median round of a run's first decision other than continue, over runs that had one.",
-    "after terminate: rounds recorded after a round that decided terminate, up to the next user "
-    "message. Under control they would not have been run.",
-    "after redirect: the same for redirect. Under control they would have gone another way.",
-)
 
 HELP = "\n\n".join((
     "Replay recorded agent runs: what would the control loop have decided, and when?",
@@ -67,14 +52,18 @@ HELP = "\n\n".join((
     "runs read with it too. A policy with tie_break = \"first\" judges each run by itself.",
     "The table has a row for each format, for all runs, and for each recorded outcome:",
     *LEGEND,
-    "Exit codes: 0 done; 1 no run could be read, or the decisions could not be written; 2 wrong "
-    "usage; 130 interrupted.",
+    "Exit codes: 0 done; 1 no run could be read, the result could not be written, or memory ran "
+    "out; 2 wrong usage; 130 interrupted.",
 ))
 
 
 def replay_command(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Files or directories of recordings.")
+        list[Path],
+        # Whether a file can be read is found out by reading it: the others are read all the same.
+        typer.Argument(
+            metavar="PATH...", help="Files or directories of recordings.", readable=False
+        ),
     ],
     policy: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="Preset, or a .toml, .yaml or .json file.")
@@ -109,7 +98,7 @@ def replay_command(
     chosen = load_policy(policy)
     if seed >= 2**64:
         refuse(f"--seed: wanted a number below 2**64, got {seed}")
-    files = _files(paths, decisions)
+    files, passed_over = _files(paths, decisions)
     shown = None if show is None else _ShownRun(show)
 
     from cellium_fast.replay import replay
@@ -128,29 +117,38 @@ def replay_command(
             on_problem=lambda problem: say(str(problem)),
         )
         if not result.runs:
-            refuse("no run could be read", NOTHING_READ)
+            refuse(f"no run could be read. {files_line(len(files), passed_over)}", NOTHING_READ)
         if shown is not None:
             shown.check()
     if shown is not None:
         shown.print(as_json)
     elif as_json:
         print_json({
-            "policy": policy, "seed": seed, "files": len(files), **_plain_result(result)
+            "policy": policy, "seed": seed, "files": len(files), "passed_over": passed_over,
+            **_plain_result(result),
         })
     else:
-        _print_result(result, len(files))
+        print_result(result, len(files), passed_over)
 
 
-def _files(paths: Sequence[Path], output: Path | None) -> list[Path]:
+def _files(paths: Sequence[Path], output: Path | None) -> tuple[list[Path], int]:
+    """Return the files to read, and how many others there are in the directories."""
     from cellium_fast.traces import find_files
 
+    if output is not None and str(output) == "-":
+        refuse("--decisions: wanted the path of a file, got '-'; stdout has the result")
     for path in paths:
-        if not os.path.lexists(path):
+        try:
+            path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
             refuse(f"{path}: there is no such file or directory")
-    files = find_files(paths)
+        except OSError:
+            pass        # reading it says why
+    passed_over: set[Path] = set()
+    files = find_files(paths, passed_over.add)
     if output is not None and any(os.path.realpath(output) == os.path.realpath(f) for f in files):
         refuse(f"--decisions: {output} is among the files to read; wanted another place")
-    return files
+    return files, len(passed_over.difference(files))
 
 
 def _read(
@@ -158,7 +156,7 @@ def _read(
 ) -> Iterator[RecordedRun | Problem]:
     from cellium_fast.traces import Problem, read
 
-    sizes = [file.stat().st_size if file.is_file() else 0 for file in files]
+    sizes = [os.path.getsize(file) if os.path.isfile(file) else 0 for file in files]
     task = bar.add_task("Reading", total=sum(sizes), count=0)
     runs = 0
     for file, size in zip(files, sizes, strict=True):
@@ -255,7 +253,7 @@ class _ShownRun:
         table = Table(box=SIMPLE_HEAD)
         table.add_column("round", justify="right", no_wrap=True)
         for header in ("calls", "action", "cause", "evidence"):
-            table.add_column(header)
+            table.add_column(header, no_wrap=header == "action")
         for row in self._rows():
             table.add_row(*row)
         out = console()
@@ -293,27 +291,18 @@ def _calls(round: Round, event: int) -> str:
 
 
 # --- the summary ---------------------------------------------------------------------------------
-def _by_outcome(result: ReplayResult) -> dict[str, Summary]:
-    from cellium_fast.replay import summarise
-
-    return {
-        name: summarise(run for run in result.runs if run.success is success)
-        for success, name in OUTCOMES.items()
-    }
-
-
 def _plain_result(result: ReplayResult) -> dict[str, Any]:
     from cellium_fast.replay import summarise
 
     return {
         "problems": result.problems,
         "sources": {name: _plain(summary) for name, summary in result.by_source().items()},
-        "outcomes": {name: _plain(summary) for name, summary in _by_outcome(result).items()},
+        "outcomes": {name: _plain(summary) for name, summary in by_outcome(result).items()},
         "total": _plain(summarise(result.runs)),
         "loop_seconds": result.loop_seconds,
         "seconds": result.seconds,
-        "loop_rounds_per_second": _rate(result.rounds, result.loop_seconds),
-        "rounds_per_second": _rate(result.rounds, result.seconds),
+        "loop_rounds_per_second": rate(result.rounds, result.loop_seconds),
+        "rounds_per_second": rate(result.rounds, result.seconds),
     }
 
 
@@ -329,73 +318,3 @@ def _plain(summary: Summary) -> dict[str, Any]:
         "rounds_after_terminate": summary.rounds_after_terminate,
         "rounds_after_redirect": summary.rounds_after_redirect,
     }
-
-
-def _rate(rounds: int, seconds: float) -> float:
-    return rounds / seconds if seconds else 0.0
-
-
-def _print_result(result: ReplayResult, files: int) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from cellium_fast.replay import summarise
-
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    # Folded where a terminal is too narrow: half a number would be a wrong one.
-    table.add_column("source", overflow="fold")
-    for header in HEADERS:
-        table.add_column(header, justify="right", overflow="fold")
-    for name, summary in result.by_source().items():
-        table.add_row(name, *_cells(summary))
-    table.add_section()
-    table.add_row("total", *_cells(summarise(result.runs)))
-    table.add_section()
-    for name, summary in _by_outcome(result).items():
-        if summary.runs:
-            table.add_row(name, *_cells(summary))
-    out = console()
-    out.print(table)
-    out.print("", *LEGEND, sep="\n")
-    _print_examples(out, result)
-    out.print(
-        f"\nFiles: {files:,}. Runs: {len(result.runs):,}. Rounds: {result.rounds:,}. "
-        f"Problems, named on stderr: {result.problems:,}.\n"
-        f"{_rate(result.rounds, result.loop_seconds):,.0f} rounds/s in the control loop, "
-        f"{_rate(result.rounds, result.seconds):,.0f} rounds/s with reading."
-    )
-
-
-def _print_examples(out: Console, result: ReplayResult) -> None:
-    """Name the runs of which control would have changed most, the first of equals first."""
-    def changed(run: ReplayedRun) -> tuple[int, int]:
-        return run.rounds_after_terminate, run.rounds_after_redirect
-
-    examples = sorted((run for run in result.runs if any(changed(run))), key=changed, reverse=True)
-    if not examples:
-        return
-    out.print(
-        f"\nRuns that control would have changed most ({len(examples):,} in all; look closer with "
-        "--show):"
-    )
-    for run in examples[:RUNS_LISTED]:
-        out.print(
-            f"  {printable(str(run.name))}: {run.rounds} rounds, {OUTCOMES[run.success]}, "
-            f"first decision other than continue in round {run.first_intervention}",
-            soft_wrap=True,
-        )
-
-
-def _cells(summary: Summary) -> list[str]:
-    from cellium_fast.replay import INTERVENTIONS
-
-    first = summary.median_first_intervention
-    return [
-        *(f"{number:,}" for number in (
-            summary.runs, summary.rounds, summary.succeeded, summary.failed, summary.unlabelled,
-            *(summary.runs_with[action] for action in INTERVENTIONS),
-        )),
-        "-" if first is None else f"{first:g}",
-        f"{summary.rounds_after_terminate:,}",
-        f"{summary.rounds_after_redirect:,}",
-    ]

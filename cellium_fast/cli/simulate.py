@@ -11,6 +11,8 @@ from cellium_fast.cli.output import console, load_policy, print_json, progress, 
 if TYPE_CHECKING:
     from cellium_fast.simulate import SimulationResult
 
+MOST = 2**31 - 1    # sessions, and rounds, that `simulate` takes
+
 
 def simulate_command(
     sessions: Annotated[int, typer.Option(min=1, help="Agents.")] = 1_000,
@@ -30,6 +32,9 @@ def simulate_command(
 ) -> None:
     """Run simulated agents under control, and the same agents left alone."""
     chosen = load_policy(policy)
+    for option, number in (("--sessions", sessions), ("--rounds", rounds)):
+        if number > MOST:
+            refuse(f"{option}: wanted a number in [1, {MOST:,}], got {number}")
     if seed >= 2**63:
         refuse(f"--seed: wanted a number below 2**63, got {seed}")
 
@@ -70,8 +75,10 @@ def _print_tables(result: SimulationResult) -> None:
     for header in ("sessions", "success with control", "success without"):
         kinds.add_column(header, justify="right")
     for kind, (sessions, success) in result.controlled.by_kind.items():
-        alone = result.uncontrolled.by_kind[kind][1]
-        kinds.add_row(kind, f"{sessions:,}", f"{success:.1%}", f"{alone:.1%}")
+        # Of a few agents none may be of this kind: then there is no share.
+        shares = (success, result.uncontrolled.by_kind[kind][1]) if sessions else ()
+        cells = [f"{share:.1%}" for share in shares] or ["-", "-"]
+        kinds.add_row(kind, f"{sessions:,}", *cells)
     kinds.add_section()
     kinds.add_row(
         "all", f"{result.sessions:,}",

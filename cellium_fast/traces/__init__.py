@@ -21,7 +21,7 @@ see `cellium_fast.traces.reader`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -90,7 +90,33 @@ def read(path: str | os.PathLike[str]) -> Iterator[RecordedRun | Problem]:
     an unsupported format yields one problem that names it. Nothing in a file makes this raise.
     """
     path = Path(path)
-    detection, head, rest = _detect(read_records(path))
+    records = _Records(read_records(path))
+    try:
+        yield from _read(path, records)
+    except Exception as error:  # a fault of ours; the file is named so that it can be reported
+        fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        why = f"it could not be read from here on ({fault})"
+        yield Problem(path, records.line, why)
+
+
+class _Records:
+    """The records of a file, and the line of the newest one."""
+
+    def __init__(self, records: Iterable[Record | Problem]) -> None:
+        self._records = iter(records)
+        self.line: int | None = None
+
+    def __iter__(self) -> Iterator[Record | Problem]:
+        return self
+
+    def __next__(self) -> Record | Problem:
+        record = next(self._records)
+        self.line = record.line
+        return record
+
+
+def _read(path: Path, records: Iterator[Record | Problem]) -> Iterator[RecordedRun | Problem]:
+    detection, head, rest = _detect(records)
     if detection is None:
         yield from (found for found in head if isinstance(found, Problem))
     elif detection.reader is None:

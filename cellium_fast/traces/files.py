@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,24 +32,46 @@ _BAD_UTF8 = "bytes that are not UTF-8 were replaced by U+FFFD"
 _TOO_DEEP = "nested too deeply"
 
 
-def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+def find_files(
+    paths: Iterable[str | os.PathLike[str]],
+    on_passed_over: Callable[[Path], None] | None = None,
+) -> list[Path]:
     """Return the files to read: those named, and those with a known suffix below directories.
 
     Directories are walked in sorted order; hidden files and directories in them are skipped,
-    links to directories are not followed. A path that does not exist is returned as it is, so
-    that reading it says so. Each file is returned once.
+    links to directories are not followed, and pipes, sockets and devices in them are not read.
+    What does not exist or cannot be looked into is returned as it is, so that reading it says
+    so. Each file is returned once. `on_passed_over` is called with each file of a directory that
+    is not among them.
     """
     found: dict[Path, None] = {}
+
+    def unreadable(error: OSError) -> None:
+        found[Path(error.filename)] = None
+
     for path in map(Path, paths):
         if not os.path.isdir(path):
             found[path] = None
             continue
-        for folder, folders, names in os.walk(path):
+        for folder, folders, names in os.walk(path, onerror=unreadable):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(names):
-                if not name.startswith(".") and name.lower().endswith(SUFFIXES):
-                    found[Path(folder, name)] = None
+                file = Path(folder, name)
+                if _is_looked_at(file):
+                    found[file] = None
+                elif on_passed_over is not None:
+                    on_passed_over(file)
     return list(found)
+
+
+def _is_looked_at(file: Path) -> bool:
+    if file.name.startswith(".") or not file.name.lower().endswith(SUFFIXES):
+        return False
+    try:
+        # Opening a named pipe would wait for someone to write.
+        return stat.S_ISREG(file.stat().st_mode)
+    except OSError:
+        return True     # reading it says why
 
 
 def read_records(path: Path) -> Iterator[Record | Problem]:

@@ -8,6 +8,7 @@ tau-bench results (`task_id`, `trial`, `reward`, `traj`) are such objects.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "functio
 _LIMIT_KEYS = ("context_limit", "context_window")
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _UNNAMED_TOOL = "unnamed"
+_TOO_MANY_TOKENS = 9.2e18  # about 2**63; from here on no session takes a number of tokens
+_IMPOSSIBLE_TOKENS = "an impossible number of tokens, left out"
 
 
 def recognises(value: Any) -> bool:
@@ -145,6 +148,7 @@ def _read_run(
     chat = _Chat(any_error_start=is_tau)
     for index, message in enumerate(messages):
         chat.add(message, index)
+    context_limit = _context_limit(fields, chat.complaints)
     yield from chat.complaints.problems(
         path,
         run,
@@ -158,15 +162,17 @@ def _read_run(
         chat.rounds,
         chat.events,
         success=full_reward(fields.get("reward")) if is_tau else success_label(fields),
-        context_limit=_context_limit(fields),
+        context_limit=context_limit,
     )
 
 
-def _context_limit(fields: dict[str, Any]) -> int | None:
+def _context_limit(fields: dict[str, Any], complaints: Complaints) -> int | None:
     for key in _LIMIT_KEYS:
         limit = fields.get(key)
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
-            return limit
+            if limit < _TOO_MANY_TOKENS:
+                return limit
+            complaints.add(f"{key}: {_IMPOSSIBLE_TOKENS}")
     return None
 
 
@@ -207,12 +213,18 @@ class _Chat:
         calls = self._read_calls(message, index)
         content = message.get("content")
         text = content if isinstance(content, str) else self._joined_text(content, index)
-        self.rounds.append(
-            Round(calls=calls, text=text, context_tokens=_context_tokens(message.get("usage")))
-        )
+        tokens = self._context_tokens(message.get("usage"), index)
+        self.rounds.append(Round(calls=calls, text=text, context_tokens=tokens))
         self.events.append(self._event)
         self._event = NO_EVENT
         self._waiting = calls.copy()
+
+    def _context_tokens(self, usage: Any, index: int) -> float | None:
+        tokens = _context_tokens(usage)
+        if tokens is None or tokens < _TOO_MANY_TOKENS:
+            return tokens
+        self.complaints.add(f"usage: {_IMPOSSIBLE_TOKENS}", index)
+        return None
 
     def _joined_text(self, content: Any, index: int) -> str | None:
         if isinstance(content, list):
@@ -333,4 +345,6 @@ def _context_tokens(usage: Any) -> float | None:
 def _count(value: Any) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
+    if value >= _TOO_MANY_TOKENS:
+        return math.inf  # an integer of any size, which cannot be added to a float
     return value if value >= 0 else None
