@@ -86,7 +86,19 @@ def step_in_threads(
                 step_span, batch, bounds[place], bounds[place + 1], increments[place]
             ))
     finally:
-        # Whatever interrupts this thread: the others write into arrays that it keeps alive.
-        wait(running)
+        wait_for_all(running)
     for span in running:
         span.result()
+
+
+def wait_for_all(running: list[Future[None]]) -> None:
+    """Wait, however often this thread is interrupted: the others write into a fleet's memory."""
+    interruption: BaseException | None = None
+    while True:
+        try:
+            wait(running)
+            break
+        except BaseException as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption

@@ -210,13 +210,12 @@ def test_an_interrupted_step_leaves_a_fleet_that_works():
     interrupted = 0
     try:
         for turn in range(30):
-            signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0005 * turn)
             try:
+                signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0005 * turn)
                 fleet.step(ids, RoundBatch(context_tokens=np.zeros(50_000, np.int64)))
+                signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupt:
                 interrupted += 1
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert interrupted
