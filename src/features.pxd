@@ -7,7 +7,7 @@ from libc.string cimport memmove
 from records cimport (
     HISTORY, RUN_WINDOW, SIZES,
     Features, Policy, Round, Session,
-    clip, mix,
+    clip, low_bits, lowest_bit, mix,
 )
 cimport window
 
@@ -95,23 +95,21 @@ cdef inline void push_progress(Session* session, double progress) noexcept nogil
 
 
 cdef inline double r_squared(const float* newest_first, int count) noexcept nogil:
-    # R^2 of the least-squares line through equally spaced values.
-    cdef double mean = 0.0
-    cdef double middle = (count - 1) / 2.0
-    cdef double along = 0.0, across = 0.0, covariance = 0.0
-    cdef double x, y
+    # R^2 of the least-squares line through equally spaced values. Differences from the newest
+    # value, and their products, are exact in double.
+    cdef double total = 0.0, squares = 0.0, moments = 0.0
+    cdef double y, along, across, covariance
     cdef int i
     if count < 3:
         return 0.0
-    for i in range(count):
-        mean += newest_first[i]
-    mean /= count
-    for i in range(count):
-        x = i - middle
-        y = newest_first[i] - mean
-        along += x * x
-        across += y * y
-        covariance += x * y
+    for i in range(1, count):
+        y = <double>newest_first[i] - newest_first[0]
+        total += y
+        squares += y * y
+        moments += i * y
+    along = count * (count * count - 1.0) / 12.0
+    across = squares - total * total / count
+    covariance = moments - (count - 1) / 2.0 * total
     # Scores are kept in single precision: what is below its rounding is no variance.
     if across < 1e-12:
         return 0.0
@@ -133,7 +131,7 @@ cdef inline void update_stuck(
         unproductive = window.unproductive_bits(session, policy, count)
         productive = not unproductive & 1
         recent = recent_quality(session, count)
-        same = count == 3 and window.equal_at(session.signature, NULL, 3, 1) == 3
+        same = window.three_same(session)
         while failures < count and unproductive >> failures & 1:
             failures += 1
     if count and (
@@ -178,13 +176,11 @@ cdef inline void describe_context(const Session* session, Features* features) no
 cdef inline void describe_evidence(
     const Session* session, Features* features, int newest_of_run
 ) noexcept nogil:
+    cdef uint32_t errors
     cdef int i
     features.run_tool = session.tool[newest_of_run] if features.run_length else 0
-    features.error_result = 0
-    for i in range(session.window_count):
-        if session.error_bits >> i & 1:
-            features.error_result = session.result[i]
-            break
+    errors = session.error_bits & low_bits(session.window_count)
+    features.error_result = session.result[lowest_bit(errors)] if errors else 0
     for i in range(3):
         features.recent_tools[i] = session.tool[i] if i < session.window_count else 0
 

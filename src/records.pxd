@@ -16,6 +16,8 @@ cdef enum:
     RUN_WINDOW = 10     # calls searched for runs and failures in a row
     HISTORY = 10    # progress scores kept
     SIZES = 5       # result sizes kept
+    RECENT = 4      # calls that the progress score looks at
+    LAGS = 3        # distances at which calls are compared
     ARMS = 5        # actions
     MAX_STEPS = 4   # longest n-step return
     RULES = 16
@@ -176,11 +178,15 @@ ctypedef struct Session:
     uint32_t empties            # whole session
     uint16_t error_bits
     uint16_t empty_bits
+    uint16_t same_signature[LAGS]   # bit i: call i has the signature of the call 1, 2, 3 before it
+    uint16_t same_result[LAGS]      # the same of results
     uint16_t policy             # row of the fleet's policies
     uint16_t pool               # row of the fleet's pools
     uint16_t stuck              # stuck iterations
     uint16_t decision_stuck     # as the newest decision saw it
     uint16_t updates_since_decay    # of the private posterior
+    uint8_t twin[RECENT]        # of the newest calls: how far before them the nearest call with
+                                # their signature and result is, 0 = not in the window then
     uint8_t flags
     uint8_t window_count        # calls in the window
     uint8_t history_count       # scores in the history, the opening 0.0 included
@@ -288,6 +294,19 @@ cdef inline int count_bits(uint32_t bits) noexcept nogil:
 
 cdef inline bint several(uint8_t actions) noexcept nogil:
     return (actions & (actions - 1)) != 0
+
+
+cdef inline int lowest_bit(uint32_t bits) noexcept nogil:
+    # Place of the lowest bit that is set; there is one.
+    cdef int place = 0
+    while not bits >> place & 1:
+        place += 1
+    return place
+
+
+cdef inline uint32_t low_bits(int count) noexcept nogil:
+    # A mask of `count` bits; none for a negative count.
+    return (<uint32_t>1 << count) - 1 if count > 0 else 0
 
 
 cdef inline double clip(double value, double low, double high) noexcept nogil:

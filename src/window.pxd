@@ -1,15 +1,15 @@
 # The window of a session's last calls: pushing a round, and what runs, cycles and rates read.
 #
-# Equality of calls is taken once per distance: bit i of `equal_at(..., d)` says that call i
-# (0 = newest) equals the call d places before it. Runs, cycles and staleness are read off such
-# masks.
+# Calls are compared once, as they come in: bit histories say which call equals the one 1, 2 or 3
+# before it, and each of the newest calls knows its nearest twin. Runs, cycles and staleness are
+# read off these.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memmove
 from records cimport (
-    CALL_EMPTY, CALL_ERROR, RUN_WINDOW, SIZES, WINDOW,
+    CALL_EMPTY, CALL_ERROR, LAGS, RECENT, RUN_WINDOW, SIZES, WINDOW,
     Policy, Round, Session,
-    add_saturating, count_bits, mix,
+    add_saturating, count_bits, low_bits, lowest_bit, mix,
 )
 
 
@@ -20,14 +20,47 @@ cdef inline void clear(Session* session) noexcept nogil:
     session.failed_rounds = 0
 
 
+cdef inline uint8_t nearest_twin(
+    const Session* session, uint32_t signature, uint32_t result
+) noexcept nogil:
+    # Distance from a call about to be pushed to the nearest call like it; 0 = none.
+    cdef int i
+    for i in range(min(session.window_count, WINDOW - 1)):
+        if session.signature[i] == signature and session.result[i] == result:
+            return <uint8_t>(i + 1)
+    return 0
+
+
+cdef inline void compare_call(
+    Session* session, uint32_t signature, uint32_t result
+) noexcept nogil:
+    # How a call about to be pushed compares with those before it.
+    cdef int lag
+    cdef uint16_t reached
+    for lag in range(LAGS):
+        reached = session.window_count > lag
+        session.same_signature[lag] = <uint16_t>(
+            session.same_signature[lag] << 1
+            | (reached & (session.signature[lag] == signature))
+        )
+        session.same_result[lag] = <uint16_t>(
+            session.same_result[lag] << 1 | (reached & (session.result[lag] == result))
+        )
+    memmove(&session.twin[1], &session.twin[0], RECENT - 1)
+    session.twin[0] = nearest_twin(session, signature, result)
+
+
 cdef inline void push_call(Session* session, const Round* round, Py_ssize_t k) noexcept nogil:
     cdef uint8_t flags = round.flags[k] if round.flags else 0
+    cdef uint32_t signature = mix(round.signature[k])
+    cdef uint32_t result = mix(round.result[k]) if round.result else 0
+    compare_call(session, signature, result)
     memmove(&session.signature[1], &session.signature[0], (WINDOW - 1) * sizeof(uint32_t))
     memmove(&session.result[1], &session.result[0], (WINDOW - 1) * sizeof(uint32_t))
     memmove(&session.tool[1], &session.tool[0], (WINDOW - 1) * sizeof(uint32_t))
     memmove(&session.size[1], &session.size[0], (SIZES - 1) * sizeof(uint32_t))
-    session.signature[0] = mix(round.signature[k])
-    session.result[0] = mix(round.result[k]) if round.result else 0
+    session.signature[0] = signature
+    session.result[0] = result
     session.tool[0] = mix(round.tool[k])
     session.size[0] = round.size[k] if round.size else 0
     session.error_bits = <uint16_t>(session.error_bits << 1 | ((flags & CALL_ERROR) != 0))
@@ -58,25 +91,22 @@ cdef inline void push_calls(Session* session, const Round* round) noexcept nogil
 
 
 cdef inline uint32_t equal_at(
-    const uint32_t* signature, const uint32_t* result, int count, int distance
+    const Session* session, const Policy* policy, int count, int lag
 ) noexcept nogil:
-    # `result` NULL: equal signatures are enough.
+    # Of the last `count` calls: bit i = call i equals the call `lag` (1..LAGS) before it.
+    cdef uint32_t mask = session.same_signature[lag - 1]
+    if policy.match_results:
+        mask &= session.same_result[lag - 1]
+    return mask & low_bits(count - lag)
+
+
+cdef inline uint32_t equal_neighbours(const uint32_t* newest_first, int count) noexcept nogil:
+    # As equal_at(..., 1), for calls that are in no window.
     cdef uint32_t mask = 0
     cdef int i
-    for i in range(count - distance):
-        if signature[i] == signature[i + distance] and (
-            not result or result[i] == result[i + distance]
-        ):
-            mask |= <uint32_t>1 << i
+    for i in range(count - 1):
+        mask |= <uint32_t>(newest_first[i] == newest_first[i + 1]) << i
     return mask
-
-
-cdef inline const uint32_t* results_that_count(
-    const Session* session, const Policy* policy
-) noexcept nogil:
-    if policy.match_results:
-        return <const uint32_t*> &session.result[0]
-    return NULL
 
 
 cdef inline int newest_run(uint32_t equal_next) noexcept nogil:
@@ -91,15 +121,11 @@ cdef inline int newest_run(uint32_t equal_next) noexcept nogil:
 cdef inline int longest_run(uint32_t equal_next, int* newest) noexcept nogil:
     # Length of the longest run; `newest` gets the position of its newest call.
     cdef int length = 1
-    cdef int i
     newest[0] = 0
     while equal_next:
         length += 1
         # What is left marks the runs of at least `length` calls by their newest call.
-        for i in range(32):
-            if equal_next >> i & 1:
-                newest[0] = i
-                break
+        newest[0] = lowest_bit(equal_next)
         equal_next &= equal_next >> 1
     return length
 
@@ -141,7 +167,7 @@ cdef inline double repetition(
     count = min(count, min(session.window_count, RUN_WINDOW))
     if count == 0:
         return 0.0
-    equal_next = equal_at(session.signature, results_that_count(session, policy), count, 1)
+    equal_next = equal_at(session, policy, count, 1)
     if policy.newest_run_only:
         length[0] = newest_run(equal_next)
     else:
@@ -154,39 +180,39 @@ cdef inline double repetition(
 
 cdef inline uint8_t cycle_length(const Session* session, const Policy* policy) noexcept nogil:
     # 2: the last four calls read A B A B, A != B; 3: the last six read A B C A B C; else 0.
-    cdef const uint32_t* result = results_that_count(session, policy)
     cdef int count = session.window_count
-    if count >= 4 and equal_at(session.signature, result, 4, 2) == 3:
-        if not equal_at(session.signature, result, 4, 1) & 1:
+    if count >= 4 and equal_at(session, policy, 4, 2) == 3:
+        if not equal_at(session, policy, 4, 1) & 1:
             return 2
-    if count >= 6 and equal_at(session.signature, result, 6, 3) == 7:
+    if count >= 6 and equal_at(session, policy, 6, 3) == 7:
         return 3
     return 0
+
+
+cdef inline bint three_same(const Session* session) noexcept nogil:
+    # The last three calls have one signature.
+    return session.window_count >= 3 and session.same_signature[0] & 3 == 3
 
 
 cdef inline uint32_t unproductive_bits(
     const Session* session, const Policy* policy, int count
 ) noexcept nogil:
-    # Of the last `count` calls: errors, and by the policy empty or stale ones.
+    # Of the last `count` (at most RECENT) calls: errors, and by the policy empty or stale ones.
     cdef uint32_t bits = session.error_bits
-    cdef int i, earlier
+    cdef int i
     if policy.empty_is_unproductive:
         bits |= session.empty_bits
     if policy.stale_is_unproductive:
         for i in range(count):
-            for earlier in range(i + 1, session.window_count):
-                if (
-                    session.signature[i] == session.signature[earlier]
-                    and session.result[i] == session.result[earlier]
-                ):
-                    bits |= <uint32_t>1 << i
-                    break
-    return bits & ((<uint32_t>1 << count) - 1)
+            # A twin that has left the window since does not count.
+            if session.twin[i] and i + session.twin[i] < session.window_count:
+                bits |= <uint32_t>1 << i
+    return bits & low_bits(count)
 
 
 cdef inline double share(uint32_t bits, int count) noexcept nogil:
     # Share of the last `count` calls whose bit is set; 0 with no calls.
-    return count_bits(bits & ((<uint32_t>1 << count) - 1)) / <double>count if count else 0.0
+    return count_bits(bits & low_bits(count)) / <double>count if count else 0.0
 
 
 cdef inline int distinct_tools(const Session* session, int count) noexcept nogil:

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from records cimport RUN_WINDOW, mix
-from window cimport equal_at, longest_run, run_score
+from window cimport equal_neighbours, longest_run, run_score
 
 
 def repetition_scores(
@@ -19,6 +19,6 @@ def repetition_scores(
             for k in range(count):
                 recent[k] = mix(signatures[i, lengths[i] - 1 - k])
             out[i] = (
-                run_score(longest_run(equal_at(recent, NULL, count, 1), &newest))
+                run_score(longest_run(equal_neighbours(recent, count), &newest))
                 if count else 0.0
             )
