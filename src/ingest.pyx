@@ -4,6 +4,7 @@
 Hashes are XXH3 (64 bits) of the texts that cellium_fast.stable_text makes.
 """
 
+from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.math cimport INFINITY, NAN, isnan
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -13,12 +14,14 @@ from ingest cimport CallRecord
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from orjson import dumps
 from xxhash import xxh3_64_intdigest
 
 from cellium_fast.errors import InputError, shown
 from cellium_fast.rounds import Round as RoundObject
 from cellium_fast.rounds import ToolCall
 from cellium_fast.stable_text import (
+    OPTIONS,
     canonical,
     canonical_arguments,
     encode,
@@ -31,23 +34,47 @@ cdef enum:
     ERROR_TEXT_KEPT = 200
 
 cdef object MISSING = object()
+cdef tuple JSON_CONTAINERS = (dict, list)
+cdef object MAX_PLAIN = 1 << 62
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
 
 
-cdef uint64_t hash_bytes(bytes text):
+cdef uint64_t hash_bytes(bytes text) except 0:
     # 0 stands for "none".
     cdef uint64_t digest = xxh3_64_intdigest(text)
     return digest if digest != 0 else 1
 
 
+cdef bytes utf8(str text):
+    try:
+        return PyUnicode_AsUTF8String(text)
+    except UnicodeEncodeError:
+        return encode(text)
+
+
+cdef uint64_t hash_arguments(str tool, arguments) except 0:
+    # Values straight from JSON take the short way; canonical_arguments says what all of them mean.
+    cdef bytes text = None
+    if type(arguments) in JSON_CONTAINERS:
+        try:
+            text = dumps(arguments, option=OPTIONS)
+            if b"null" in text:
+                text = None
+        except Exception:  # no JSON after all
+            text = None
+    if text is None:
+        text = canonical_arguments(arguments)
+    return hash_bytes(utf8(tool) + b"\0" + text)
+
+
 def hash_tool(str name):
     """Hash of a tool name, as in the column ``call_tool``."""
-    return hash_bytes(encode(name))
+    return hash_bytes(utf8(name))
 
 
 def hash_signature(str tool, arguments):
     """Hash of a tool name and its canonical arguments, as in ``call_signature``."""
-    return hash_bytes(encode(tool) + b"\0" + canonical_arguments(arguments))
+    return hash_arguments(tool, arguments)
 
 
 def hash_text(text):
@@ -55,7 +82,7 @@ def hash_text(text):
     if text is None:
         return 0
     stripped = plain(text).strip()
-    return hash_bytes(encode(stripped)) if stripped else 0
+    return hash_bytes(utf8(stripped)) if stripped else 0
 
 
 cdef bint is_true(value):
@@ -72,13 +99,16 @@ cdef value_of(mapping, str key):
         return MISSING
 
 
+cdef bint is_blank_text(str text):
+    return not text or text.isspace()
+
+
 cdef bint is_blank(value):
     try:
         if value is None:
             return True
         if isinstance(value, str):
-            text = plain(value)
-            return not text or text.isspace()
+            return is_blank_text(plain(value))
         return len(value) == 0
     except Exception:  # a number, or another thing without a length that can be told
         return False
@@ -99,6 +129,8 @@ cdef bint is_mapping(value):
 
 
 cdef bint is_empty(result):
+    if type(result) is str:
+        return is_blank_text(result)
     if not is_mapping(result) or is_blank(result):
         return is_blank(result)
     found = [value_of(result, key) for key in PAYLOAD_KEYS]
@@ -109,8 +141,10 @@ cdef bint is_empty(result):
 cdef bint is_error(call) except -1:
     error = call.error
     result = call.result
+    if error is False:
+        return False
     if error is None:
-        if not is_mapping(result):
+        if type(result) is str or not is_mapping(result):
             return False
         status = value_of(result, "status")
         success = value_of(result, "success")
@@ -132,6 +166,8 @@ cdef bint is_error(call) except -1:
 
 cdef str result_text(call, bint failed):
     result = call.result
+    if not failed and type(result) is str:
+        return result
     if failed and isinstance(call.error, str) and is_blank(result):
         return plain(call.error)
     if is_text(result):
@@ -144,7 +180,7 @@ cdef str result_text(call, bint failed):
 cdef uint64_t signature_of(call, str tool) except? 0:
     signature = call.signature
     if signature is None:
-        return hash_signature(tool, call.arguments)
+        return hash_arguments(tool, call.arguments)
     if isinstance(signature, (int, np.integer)) and not isinstance(signature, bool):
         if not 0 <= signature < 1 << 64:
             raise InputError(
@@ -160,6 +196,8 @@ cdef int64_t tokens_of(value, str name) except -2:
     cdef double number
     if value is None:
         return -1
+    if type(value) is int and 0 <= value < MAX_PLAIN:
+        return value
     number = number_of(value, name, "a number of tokens below 2**63")
     if isnan(number) or number < 0:
         return -1
@@ -249,7 +287,7 @@ cdef class Packer:
         cached = self.tool_hashes.get(tool)
         if cached is not None:
             return cached
-        digest = hash_bytes(encode(tool))
+        digest = hash_bytes(utf8(tool))
         if len(self.tool_hashes) >= MAX_CACHED_TOOLS:
             self.tool_hashes.clear()
         self.tool_hashes[tool] = digest
@@ -277,10 +315,10 @@ cdef class Packer:
         record.flags = 0
         if failed:
             record.flags = CALL_ERROR
-            record.result = hash_bytes(encode(mask_volatile(text)))
+            record.result = hash_bytes(utf8(mask_volatile(text)))
             self.new_errors[record.result] = text[:ERROR_TEXT_KEPT]
         else:
-            record.result = hash_bytes(encode(text))
+            record.result = hash_bytes(utf8(text))
             if is_empty(call.result):
                 record.flags = CALL_EMPTY
         return 0
@@ -384,9 +422,11 @@ cdef tuple calls_of(round):
     cdef list calls = []
     if not isinstance(round, RoundObject):
         raise InputError(f"round: wanted a Round, got {type(round).__name__}")
-    if isinstance(round.calls, (str, bytes)) or not isinstance(round.calls, Sequence):
-        raise InputError(f"calls: wanted a sequence of ToolCall, got {type(round.calls).__name__}")
-    for call in round.calls:
+    given = round.calls
+    plain_sequence = type(given) is list or type(given) is tuple
+    if not plain_sequence and (isinstance(given, (str, bytes)) or not isinstance(given, Sequence)):
+        raise InputError(f"calls: wanted a sequence of ToolCall, got {type(given).__name__}")
+    for call in given:
         if not isinstance(call, ToolCall):
             raise InputError(f"calls[{len(calls)}]: wanted a ToolCall, got {type(call).__name__}")
         calls.append(call)
