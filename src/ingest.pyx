@@ -17,11 +17,11 @@ import numpy as np
 from orjson import dumps
 from xxhash import xxh3_64_intdigest
 
+from cellium_fast import stable_text
 from cellium_fast.errors import InputError, shown
 from cellium_fast.rounds import Round as RoundObject
 from cellium_fast.rounds import ToolCall
 from cellium_fast.stable_text import (
-    OPTIONS,
     canonical,
     canonical_arguments,
     encode,
@@ -35,6 +35,7 @@ cdef enum:
 
 cdef object MISSING = object()
 cdef tuple JSON_CONTAINERS = (dict, list)
+cdef object JSON_OPTIONS = stable_text.OPTIONS
 cdef object MAX_PLAIN = 1 << 62
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
 
@@ -57,7 +58,7 @@ cdef uint64_t hash_arguments(str tool, arguments) except 0:
     cdef bytes text = None
     if type(arguments) in JSON_CONTAINERS:
         try:
-            text = dumps(arguments, option=OPTIONS)
+            text = dumps(arguments, option=JSON_OPTIONS)
             if b"null" in text:
                 text = None
         except Exception:  # no JSON after all

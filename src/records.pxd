@@ -185,8 +185,7 @@ ctypedef struct Session:
     uint16_t stuck              # stuck iterations
     uint16_t decision_stuck     # as the newest decision saw it
     uint16_t updates_since_decay    # of the private posterior
-    uint8_t twin[RECENT]        # of the newest calls: how far before them the nearest call with
-                                # their signature and result is, 0 = not in the window then
+    uint8_t twin[RECENT]        # distance from each newest call back to one like it, 0 = none
     uint8_t flags
     uint8_t window_count        # calls in the window
     uint8_t history_count       # scores in the history, the opening 0.0 included
