@@ -7,7 +7,9 @@
 'continue'
 """
 
+from importlib import import_module
 from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING, Any
 
 if PathFinder.find_spec(f"{__name__}._records", __path__) is None:
     raise ImportError(
@@ -15,7 +17,6 @@ if PathFinder.find_spec(f"{__name__}._records", __path__) is None:
         "`pip install -e .` in the checkout; it needs a C compiler."
     )
 
-from cellium_fast import kernels
 from cellium_fast.action import Action
 from cellium_fast.decision import Cause, Decision, Decisions
 from cellium_fast.errors import (
@@ -27,11 +28,17 @@ from cellium_fast.errors import (
 )
 from cellium_fast.fleet import Fleet
 from cellium_fast.policy import Policy, Posterior
-from cellium_fast.render import HardConstraintRenderer
 from cellium_fast.rounds import Round, RoundBatch, ToolCall
 from cellium_fast.session import Session
 
+if TYPE_CHECKING:
+    from cellium_fast import kernels
+    from cellium_fast.render import HardConstraintRenderer
+
 __version__ = "0.1.0"
+
+# Not needed to decide, so loaded when first asked for: name to module.
+LATER = {"kernels": "cellium_fast.kernels", "HardConstraintRenderer": "cellium_fast.render"}
 
 __all__ = [
     "Action",
@@ -54,3 +61,16 @@ __all__ = [
     "__version__",
     "kernels",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(LATER[name])
+    found = module if module.__name__.endswith(f".{name}") else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

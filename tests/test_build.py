@@ -135,3 +135,15 @@ def test_a_compiler_too_old_for_c11_ends_with_what_to_install(checkout):
     done = run(["setup.py", "build_ext"], checkout, CC=str(old))
     assert done.returncode != 0
     assert "a C compiler that knows C11" in done.stderr.strip().splitlines()[-1]
+
+
+def test_what_decides_nothing_is_loaded_when_first_asked_for(tmp_path):
+    code = (
+        "import sys, cellium_fast as c; c.Fleet().session().step(c.Round());"
+        "assert not {'cellium_fast.render', 'cellium_fast.kernels'} & set(sys.modules);"
+        "assert c.kernels.ema([1.0], [0.0], 0.5)[0] == 0.5;"
+        "assert all(hasattr(c, name) for name in c.__all__);"
+        "print(hasattr(c, 'nothing'))"
+    )
+    done = run(["-c", code], ROOT)
+    assert done.stdout.strip() == "False", done.stderr
