@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cellium_fast import _feedback, _ingest, _records, _step, checks, pipeline
-from cellium_fast.decision import Decisions, Setting
+from cellium_fast.decision import Decision, Decisions, Setting
 from cellium_fast.errors import InputError, SessionError, UnknownNameError, shown
 from cellium_fast.memory import Memory
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
-from cellium_fast.rounds import Round, RoundBatch, ToolCall
+from cellium_fast.rounds import Round, RoundBatch
 from cellium_fast.session import Session
 
 MAX_TOKENS = 2**63 - 1
@@ -335,9 +335,7 @@ class Fleet:
             return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
 
     # --- for Session -----------------------------------------------------------------------------
-    def _step_one(
-        self, session_id: int, round: Round
-    ) -> tuple[_step.DecisionRecord, tuple[ToolCall, ...]]:
+    def _step_one(self, session: Session, round: Round) -> Decision:
         # Packing runs methods of a user's values: not under the lock, and with a packer that no
         # one else has meanwhile.
         try:
@@ -347,7 +345,7 @@ class Fleet:
         packer.keep_up_with(self._names.forgotten)
         calls = packer.pack(round)
         with self._lock:
-            slot = self._memory.slot_of(session_id)
+            slot = self._memory.slot_of(session.id)
             if packer.new_tools or packer.new_errors:
                 self._names.learn(packer.new_tools, packer.new_errors)
                 packer.new_tools.clear()
@@ -356,7 +354,7 @@ class Fleet:
                 self._memory.base.address, slot, packer.address, self._increments_address
             )
             self._packers.append(packer)
-        return record, calls
+            return session._take(record, calls)
 
     def _opening_of(self, session_id: int) -> _step.DecisionRecord:
         with self._lock:

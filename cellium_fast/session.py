@@ -52,11 +52,7 @@ class Session:
         InputError
             The round holds a value of a wrong kind; the message names it. Nothing was stepped.
         """
-        record, calls = self._fleet._step_one(self._id, round)
-        if self._tools:
-            self._note_tools(calls)
-        self._decision = Decision(record, self._setting)
-        return self._decision
+        return self._fleet._step_one(self, round)
 
     def user_message(self) -> None:
         """A real user message arrived: a new task begins, see `Fleet.user_message`."""
@@ -98,9 +94,12 @@ class Session:
         """Whether terminate was decided (also by `Fleet.step`), and no user message came since."""
         return bool(self._fleet.done([self._id])[0])
 
-    def _take(self, record: DecisionRecord) -> None:
-        # The fleet decided for this session in a batch.
+    def _take(self, record: DecisionRecord, calls: tuple[ToolCall, ...] = ()) -> Decision:
+        # The fleet, which holds its lock, decided for this session.
+        if self._tools and calls:
+            self._note_tools(calls)
         self._decision = Decision(record, self._setting)
+        return self._decision
 
     def _note_tools(self, calls: tuple[ToolCall, ...]) -> None:
         before = self._setting

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Set
-from enum import Enum
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import orjson
+from xxhash import xxh3_128_hexdigest
 
 OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 
@@ -27,6 +27,10 @@ VOLATILE = re.compile(
     r"|\d+",
     re.IGNORECASE,
 )
+LONG = 1_000        # characters from which a part of a description stands as its digest
+
+Join = Callable[[list[str]], str]
+
 JSON_STARTS = frozenset('{["-0123456789tfn')
 
 
@@ -110,39 +114,52 @@ def _holds_no_number(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(_holds_no_number, value))
 
 
-class _Text:
-    """A finished piece of a description."""
+class _Frame:
+    """A container or object while the texts of its parts are made."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    __slots__ = ("container", "join", "parts", "texts")
+
+    def __init__(self, container: Any, parts: list[Any], join: Join) -> None:
+        self.container = container
+        self.parts = parts
+        self.join = join
+        self.texts: list[str] = []
 
 
 def _describe(value: Any) -> str:
-    # With a stack of its own: nesting has no limit, and Python's recursion has. An object that
-    # was met before is a reference, so that a graph takes no longer than its objects.
-    pieces: list[str] = []
-    stack: list[Any] = [value]
-    met: dict[int, tuple[int, Any]] = {}    # number, and the object so that its id stays its own
-    while stack:
-        part = stack.pop()
-        if type(part) is _Text:
-            pieces.append(part.text)
+    # With a stack of its own: nesting has no limit, and Python's recursion has. Each object is
+    # described once, and a long description stands as its digest in others, so that a graph takes
+    # no longer than its objects, and objects that are shared read as equal ones that are not.
+    finished: dict[int, tuple[str, Any]] = {}   # with the object, so that its id stays its own
+    inside: set[int] = set()
+    stack = [_Frame(None, [value], "".join)]
+    while True:
+        frame = stack[-1]
+        if len(frame.texts) < len(frame.parts):
+            part = frame.parts[len(frame.texts)]
+            text = _simple_or_kind(part) or finished.get(id(part), ("",))[0]
+            if text or id(part) in inside:
+                frame.texts.append(text or "(cycle)")
+            else:
+                inside.add(id(part))
+                stack.append(_frame_of(part))
             continue
-        try:
-            simple = _simple(part)
-        except Exception:  # a user's own class may do anything; its kind still tells it apart
-            simple = _kind(part)
-        if simple:
-            pieces.append(simple)
-        elif id(part) in met:
-            pieces.append(f"(the {met[id(part)][0]})")
-        else:
-            met[id(part)] = len(met), part
-            try:
-                stack.extend(reversed(_parts(part)))
-            except Exception:
-                pieces.append(_kind(part))
-    return "".join(pieces)
+        text = frame.join(frame.texts)
+        stack.pop()
+        if not stack:
+            return text
+        if len(stack) > 1 and len(text) > LONG:
+            text = f"#{xxh3_128_hexdigest(encode(text))}"
+        finished[id(frame.container)] = text, frame.container
+        inside.discard(id(frame.container))
+        stack[-1].texts.append(text)
+
+
+def _simple_or_kind(value: Any) -> str:
+    try:
+        return _simple(value)
+    except Exception:  # a user's own class may do anything; its kind still tells it apart
+        return _kind(value)
 
 
 def _simple(value: Any) -> str:
@@ -172,22 +189,6 @@ def _text_value(text: str) -> str:
         return json.dumps(text)
 
 
-def _hashable(value: Any) -> str:
-    """Text of an element of a set, or of a key that is no text.
-
-    They are told in the order of their texts, since sets have none; an object stands for its
-    kind here, or one object's text could hang on the place of another.
-    """
-    simple = _simple(value)
-    if simple:
-        return simple
-    if isinstance(value, tuple):
-        return f"[{','.join(map(_hashable, value))}]"
-    if isinstance(value, Set):
-        return f"set({','.join(sorted(map(_hashable, value)))})"
-    return _kind(value) + (f".{value.name}" if isinstance(value, Enum) else "")
-
-
 def _kind(value: Any) -> str:
     kind = type(value)
     try:
@@ -196,41 +197,48 @@ def _kind(value: Any) -> str:
         return "object"
 
 
-def _parts(value: Any) -> list[Any]:
-    """What a container or object consists of; `_Text` for what is finished."""
+def _frame_of(value: Any) -> _Frame:
+    try:
+        return _Frame(value, *_parts(value))
+    except Exception:  # as in _simple_or_kind
+        return _Frame(value, [_kind(value)], "".join)
+
+
+def _parts(value: Any) -> tuple[list[Any], Join]:
+    """What a container or object consists of, and how the texts of that make its own."""
     if isinstance(value, Mapping):
-        # As in JSON, where the key 1 is the key "1", and keys are sorted before they are quoted.
-        items = [
-            (plain(key) if isinstance(key, str) else _hashable(key), part)
-            for key, part in value.items()
-        ]
-        items.sort(key=lambda item: item[0])
-        return _joined("{", ((_Text(f"{_text_value(key)}:"), part) for key, part in items), "}")
+        items = list(value.items())
+        keys = [key for key, _ in items]
+        return keys + [part for _, part in items], lambda texts: _mapping_text(keys, texts)
     if isinstance(value, memoryview):
-        return [_Text(_simple(bytes(value)))]
+        return [bytes(value)], "".join
     if isinstance(value, list | tuple):
-        return _joined("[", ((part,) for part in value), "]")
+        return list(value), lambda texts: f"[{','.join(texts)}]"
     if isinstance(value, Set):
-        return [_Text(_hashable(value))]
+        return list(value), lambda texts: f"set({','.join(sorted(texts))})"
     return _object_parts(value)
 
 
-def _joined(start: str, parts: Iterable[tuple[Any, ...]], end: str) -> list[Any]:
-    pieces: list[Any] = []
-    for part in parts:
-        pieces += (_Text(","), *part)
-    return [_Text(start), *pieces[1:], _Text(end)]
+def _mapping_text(keys: list[Any], texts: list[str]) -> str:
+    # As in JSON, where the key 1 is the key "1", and keys are sorted before they are quoted.
+    items = [
+        (plain(key) if isinstance(key, str) else text, part)
+        for key, text, part in zip(keys, texts, texts[len(keys) :], strict=False)
+    ]
+    items.sort()
+    return f"{{{','.join(f'{_text_value(key)}:{part}' for key, part in items)}}}"
 
 
-def _object_parts(value: Any) -> list[Any]:
+def _object_parts(value: Any) -> tuple[list[Any], Join]:
     """An object as what it would be rebuilt from, or else its repr without addresses."""
+    kind = _kind(value)
     try:
         rebuilt = value.__reduce_ex__(2)
     except Exception:  # functions, locks, open files: nothing to rebuild them from
         own: object = type(value).__repr__
         text = "" if own is object.__repr__ else ADDRESS.sub("0x", repr(value))
-        return [_Text(_kind(value) + text)]
+        return [text], lambda texts: kind + texts[0]
     if isinstance(rebuilt, str):
-        return [_Text(f"{_kind(value)}.{rebuilt}")]
+        return [rebuilt], lambda texts: f"{kind}.{texts[0]}"
     parts = [list(part) if hasattr(part, "__next__") else part for part in rebuilt[1:]]
-    return [_Text(f"{_kind(value)}("), *parts, _Text(")")]
+    return parts, lambda texts: f"{kind}({','.join(texts)})"

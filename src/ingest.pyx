@@ -156,7 +156,7 @@ cdef bint is_error(call) except -1:
             or (type(success) in (bool, np.bool_) and not success)
         )
     if isinstance(error, str):
-        return len(error) > 0
+        return len(plain(error)) > 0
     if isinstance(error, (bool, np.bool_)):
         return bool(error)
     raise InputError(

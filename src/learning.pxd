@@ -64,7 +64,8 @@ cdef inline Gain gain_of(const Policy* policy, double returned) noexcept nogil:
     gain.alpha = returned
     gain.beta = 1.0 - returned
     if policy.threshold_update:
-        if returned > 0.5:
+        # Rewards are kept to 2**-31: what comes out as one half is one half.
+        if returned > 0.5 + 1e-8:
             gain.beta = 0.0
         else:
             gain.alpha = 0.0

@@ -243,8 +243,12 @@ def test_a_graph_takes_no_longer_than_its_objects():
     shared: list[object] = [b"leaf"]
     for _ in range(60):
         shared = [shared, shared]
+    nested: frozenset[object] = frozenset()
+    for _ in range(60):
+        nested = frozenset([(0, nested), (1, nested)])
     started = time.perf_counter()
-    for value in (nodes, left, shared, {1: nodes, (2,): shared}, [{3, 4}, nodes, nodes]):
+    keyed = {1: nodes, (2,): shared}
+    for value in ({"s": nested}, nodes, left, shared, keyed, [{3, 4}, nodes, nodes]):
         assert canonical(value) == canonical(value)
     assert time.perf_counter() - started < 5
 

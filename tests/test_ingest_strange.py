@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 from collections import UserDict, deque
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_ingest import ROOT, packed, result, signature
+from test_ingest import ROOT, flags, packed, result, signature
 
 from cellium_fast import Fleet, Round, ToolCall
 from cellium_fast._ingest import hash_text
@@ -248,3 +249,55 @@ def test_any_text_is_taken(arguments, text, error):
     packed(ToolCall(text, arguments, text, error))
     packed(ToolCall(text, [arguments, b"x"], None, text))
     assert (hash_text(text) == 0) == (not text.strip())
+
+
+# --- values inside values -------------------------------------------------------------------------
+VALUES = {
+    "path": lambda: (Path("a"), Path("b")),
+    "decimal": lambda: (Decimal("1.5"), Decimal("1.25")),
+    "date": lambda: (date(2020, 1, 1), date(2020, 1, 2)),
+    "frozen dataclass": lambda: (Frozen(1), Frozen(2)),
+    "tuple of paths": lambda: ((Path("a"), 1), (Path("b"), 1)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    number: int
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_elements_of_sets_and_keys_are_told_by_value(name):
+    left, right = VALUES[name]()
+    assert signature({left}) != signature({right})
+    assert signature({left: b"x"}) != signature({right: b"x"})
+    assert signature({left, right}) == signature({right, left})
+    assert signature({left: 1, right: 2}) == signature({right: 2, left: 1})
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Path("a"), lambda: {"n": math.nan}, lambda: {"id": 2**70}, lambda: ["\ud800"],
+    lambda: np.float32(0.5), lambda: (), lambda: (1, 2), lambda: [Path("x" * 2_000)],
+])
+def test_a_shared_object_reads_as_equal_ones(make):
+    shared = make()
+    for leaf in (b"x", 1):
+        assert signature([shared, shared, leaf]) == signature([make(), make(), leaf])
+        assert signature({"a": shared, "b": [shared, leaf]}) == signature(
+            {"a": make(), "b": [make(), leaf]}
+        )
+
+
+def test_long_parts_are_told_apart_to_the_end():
+    left = [b"x", ["y" * 5_000 + "1"]]
+    right = [b"x", ["y" * 5_000 + "2"]]
+    assert signature(left) != signature(right)
+
+
+def test_an_error_text_whose_methods_fail():
+    class Failing(str):
+        def __len__(self):
+            raise RuntimeError
+
+    assert flags(None, Failing("boom")) == 1
+    assert flags("text", Failing("")) == 0

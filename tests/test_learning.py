@@ -355,3 +355,16 @@ def test_the_kernel_returns_what_the_fleet_credits(rng):
         gained.append(one.step(reward).learned()[0])
     found = np.diff(gained)[2:]
     np.testing.assert_allclose(found, expected, atol=2 * UNIT)
+
+
+@pytest.mark.parametrize("rewards", [(0.2, 0.9, 0.4), (0.1, 0.6, 0.8), (0.3, 0.3, 0.9)])
+def test_rewards_that_average_one_half_count_as_one_half(rewards):
+    policy = Policy.preset("cellium", learn_from="all", n_step=3, credit="forward")
+    fleet = Fleet(policies={"half": policy})
+    session = fleet.session(private=True)
+    for reward in rewards:
+        session.step(Round(reward=reward))
+    # Decision 0 (continue) has its three rewards, one half on average: beta alone is raised.
+    learned = fleet.private_posterior(session.id)
+    assert learned["alpha"][0] == 2.0
+    assert learned["beta"][0] == pytest.approx(2.5, abs=1e-6)
