@@ -120,7 +120,7 @@ NOT_JSON = {
     "module": lambda: types,
     "lock": threading.Lock,
     "decimal": lambda: Decimal("1.50"),
-    "path": lambda: Path("/tmp/x"),
+    "path": lambda: Path("folder/x"),
     "array": lambda: np.arange(5),
     "numpy scalar": lambda: np.float32(0.5),
     "list cycle": cycle_of_lists,
