@@ -14,10 +14,8 @@ from ingest cimport CallRecord
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from orjson import dumps
 from xxhash import xxh3_64_intdigest
 
-from cellium_fast import stable_text
 from cellium_fast.errors import InputError, shown
 from cellium_fast.rounds import Round as RoundObject
 from cellium_fast.rounds import ToolCall
@@ -34,8 +32,6 @@ cdef enum:
     ERROR_TEXT_KEPT = 200
 
 cdef object MISSING = object()
-cdef tuple JSON_CONTAINERS = (dict, list)
-cdef object JSON_OPTIONS = stable_text.OPTIONS
 cdef object MAX_PLAIN = 1 << 62
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
 
@@ -53,19 +49,8 @@ cdef bytes utf8(str text):
         return encode(text)
 
 
-cdef uint64_t hash_arguments(str tool, arguments) except 0:
-    # Values straight from JSON take the short way; canonical_arguments says what all of them mean.
-    cdef bytes text = None
-    if type(arguments) in JSON_CONTAINERS:
-        try:
-            text = dumps(arguments, option=JSON_OPTIONS)
-            if b"null" in text:
-                text = None
-        except Exception:  # no JSON after all
-            text = None
-    if text is None:
-        text = canonical_arguments(arguments)
-    return hash_bytes(utf8(tool) + b"\0" + text)
+cdef uint64_t hash_call(str tool, arguments) except 0:
+    return hash_bytes(utf8(tool) + b"\0" + canonical_arguments(arguments))
 
 
 def hash_tool(str name):
@@ -75,7 +60,7 @@ def hash_tool(str name):
 
 def hash_signature(str tool, arguments):
     """Hash of a tool name and its canonical arguments, as in ``call_signature``."""
-    return hash_arguments(tool, arguments)
+    return hash_call(tool, arguments)
 
 
 def hash_text(text):
@@ -181,7 +166,7 @@ cdef str result_text(call, bint failed):
 cdef uint64_t signature_of(call, str tool) except? 0:
     signature = call.signature
     if signature is None:
-        return hash_arguments(tool, call.arguments)
+        return hash_call(tool, call.arguments)
     if isinstance(signature, (int, np.integer)) and not isinstance(signature, bool):
         if not 0 <= signature < 1 << 64:
             raise InputError(

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference
+from cli_runs import chat_run, write
 from trace_files import Files
 
 from cellium_fast import Fleet, Policy, RoundBatch, _ingest
@@ -439,3 +440,14 @@ SWITCHES = ("empty_is_unproductive", "stale_is_unproductive", "match_results", "
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Path:
+    """Three runs of 7, 2 and 1 rounds; the first repeats its answer and is terminated at 5."""
+    return write(
+        tmp_path / "made_up.jsonl",
+        chat_run("loop", ["same"] * 7, success=False),
+        chat_run("fine", ["one", "two"], success=True),
+        chat_run("short", ["one"]),
+    )

@@ -142,8 +142,8 @@ def _files(paths: Sequence[Path], output: Path | None) -> tuple[list[Path], int]
             path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             refuse(f"{path}: there is no such file or directory")
-        except OSError:
-            pass        # reading it says why
+        except OSError:     # reading it will name it and say why
+            continue
     passed_over: set[Path] = set()
     files = find_files(paths, passed_over.add)
     if output is not None and any(os.path.realpath(output) == os.path.realpath(f) for f in files):
