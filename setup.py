@@ -10,6 +10,7 @@ from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
 MODULES = sorted(path.stem for path in SOURCE.glob("*.pyx"))
+HEADERS = sorted(str(path) for path in SOURCE.iterdir() if path.suffix in (".pxd", ".h"))
 
 if platform.system() == "Windows":
     COMPILE = ["/O2", "/fp:precise", "/std:c11"]
@@ -76,7 +77,8 @@ EXTENSIONS = [
         f"cellium_fast._{name}",
         [str(SOURCE / f"{name}.pyx")],
         extra_compile_args=COMPILE,
-        depends=[str(path) for path in sorted(SOURCE.glob("*.pxd"))],
+        include_dirs=[str(SOURCE)],
+        depends=HEADERS,
     )
     for name in MODULES
 ]

@@ -22,6 +22,7 @@ from cellium_fast.decision import Cause, Decision, Decisions
 from cellium_fast.errors import (
     CelliumError,
     InputError,
+    MissingColumnError,
     PolicyError,
     SessionError,
     UnknownNameError,
@@ -49,6 +50,7 @@ __all__ = [
     "Fleet",
     "HardConstraintRenderer",
     "InputError",
+    "MissingColumnError",
     "Policy",
     "PolicyError",
     "Posterior",

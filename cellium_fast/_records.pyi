@@ -26,6 +26,8 @@ def mix(value: int) -> int: ...
 class Batch:
     @property
     def address(self) -> int: ...
+    @property
+    def features_wanted(self) -> bool: ...
     def set_memory(
         self,
         *,
@@ -57,10 +59,11 @@ class Batch:
         *,
         action: NDArray[np.uint8],
         candidates: NDArray[np.uint8],
-        rules: NDArray[np.uint32],
-        tiebreak: NDArray[np.bool_],
-        reward: NDArray[np.float32],
-        features: NDArray[np.void],
-        draws: NDArray[np.float64],
-        bias: NDArray[np.float64],
+        rules: NDArray[np.uint32] | None = None,
+        tiebreak: NDArray[np.bool_] | None = None,
+        reward: NDArray[np.float32] | None = None,
+        features: NDArray[np.void] | None = None,
+        draws: NDArray[np.float64] | None = None,
+        bias: NDArray[np.float64] | None = None,
     ) -> None: ...
+    def with_scratch(self, features: NDArray[np.void]) -> Batch: ...

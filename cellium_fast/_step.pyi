@@ -70,8 +70,7 @@ def find_slots(
     used: int,
     ids: NDArray[np.int64],
     slots: NDArray[np.int64],
-    stamps: NDArray[np.uint32],
-    stamp: int,
+    seen: NDArray[np.uint8],
 ) -> tuple[int, int]: ...
 def slot_of(id: int) -> int: ...
 def check_id(batch_address: int, used: int, id: int) -> int: ...

@@ -92,7 +92,12 @@ def output(name: str, value: Any, dtype: DTypeLike, shape: tuple[int, ...]) -> N
 def every(name: str, good: NDArray[np.bool_], value: NDArray[Any], wanted: str) -> None:
     """InputError that names the first element where `good` is False."""
     if not good.all():
-        where = int(np.argmin(good))
+        all_good(name, int(np.argmin(good)), value, wanted)
+
+
+def all_good(name: str, where: int, value: NDArray[Any], wanted: str) -> None:
+    """InputError that names the element at `where`, which is -1 if all are good."""
+    if where >= 0:
         raise InputError(f"{name}[{where}]: wanted {wanted}, got {value.flat[where]}")
 
 

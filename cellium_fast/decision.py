@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cellium_fast import _records, _rules, _step
 from cellium_fast.action import Action, actions_in
+from cellium_fast.errors import MissingColumnError
 
 if TYPE_CHECKING:
     from cellium_fast.names import Names
@@ -163,8 +164,25 @@ class Decision:
         )
 
 
+# What a batch step can write: dtype and, beside the sessions, shape.
+COLUMNS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "action": (np.uint8, ()),
+    "candidates": (np.uint8, ()),
+    "rules": (np.uint32, ()),
+    "tiebreak": (np.bool_, ()),
+    "reward": (np.float32, ()),
+    "features": (_records.FEATURES, ()),
+    "draws": (np.float64, (len(Action),)),
+    "bias": (np.float64, (len(Action),)),
+}
+ALWAYS = ("action", "candidates")
+
+
 class Decisions:
     """Decisions of a batch as columns, row i for the i-th id of the step.
+
+    A column that was not asked for (``want=`` of `Fleet.step`) raises MissingColumnError when it
+    is read; ``action`` and ``candidates`` are always there.
 
     Attributes
     ----------
@@ -185,7 +203,7 @@ class Decisions:
     draws, bias
         (N, 5) float64 by action code, NaN for an action that was not compared.
 
-    ``decisions[i]`` is a `Decision`; ``len`` and iteration work.
+    ``decisions[i]`` is a `Decision`, if no column is missing; ``len`` and iteration work.
     """
 
     __slots__ = (
@@ -193,28 +211,46 @@ class Decisions:
         "reward", "rules", "setting_rows", "tiebreak",
     )
 
-    def __init__(self, size: int, setting_rows: NDArray[np.uint16], settings: Sequence[Setting]):
-        self.action: NDArray[np.uint8] = np.empty(size, np.uint8)
-        self.candidates: NDArray[np.uint8] = np.empty(size, np.uint8)
-        self.rules: NDArray[np.uint32] = np.empty(size, np.uint32)
-        self.tiebreak: NDArray[np.bool_] = np.empty(size, np.bool_)
-        self.reward: NDArray[np.float32] = np.empty(size, np.float32)
-        self.features: NDArray[Any] = np.empty(size, _records.FEATURES)
-        self.draws: NDArray[np.float64] = np.empty((size, len(Action)), np.float64)
-        self.bias: NDArray[np.float64] = np.empty((size, len(Action)), np.float64)
-        self.setting_rows: NDArray[np.uint16] = setting_rows
-        self._settings = settings
+    action: NDArray[np.uint8]
+    candidates: NDArray[np.uint8]
+    rules: NDArray[np.uint32]
+    tiebreak: NDArray[np.bool_]
+    reward: NDArray[np.float32]
+    features: NDArray[Any]
+    draws: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    setting_rows: NDArray[np.uint16]
+
+    def __init__(
+        self, size: int, setting_rows: NDArray[np.uint16], settings: Sequence[Setting],
+        want: Collection[str] = tuple(COLUMNS),
+    ) -> None:
+        for name, (dtype, shape) in COLUMNS.items():
+            if name in ALWAYS or name in want:
+                setattr(self, name, np.empty((size, *shape), dtype))
         self._size = size
         self._batch = _records.Batch()
         self._batch.set_output(**self.columns())
+        self.concern(setting_rows, settings)
+
+    def concern(self, setting_rows: NDArray[np.uint16], settings: Sequence[Setting]) -> None:
+        """Be of sessions with these settings from now on."""
+        self.setting_rows = setting_rows
+        self._settings = settings
+
+    def copy_from(self, other: Decisions) -> None:
+        """Take over the columns that are there from decisions of as many sessions."""
+        for name, column in self.columns().items():
+            column[...] = getattr(other, name)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns by name."""
-        return {
-            name: getattr(self, name)
-            for name in ("action", "candidates", "rules", "tiebreak", "reward", "features",
-                         "draws", "bias")
-        }
+        """The columns that are there, by name."""
+        return {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in COLUMNS:
+            raise MissingColumnError(f"{name}: this step was not asked for it, see want=")
+        raise AttributeError(f"Decisions has no attribute {name!r}")
 
     @property
     def scores(self) -> NDArray[np.float64]:
@@ -227,6 +263,8 @@ class Decisions:
 
     def record(self, index: int) -> _step.DecisionRecord:
         """One decision, packed; `index` in [0, N)."""
+        for name in COLUMNS:
+            getattr(self, name)
         return _step.record_of(self._batch.address, index)
 
     def __len__(self) -> int:

@@ -48,6 +48,10 @@ class SessionError(InputError):
     """A session id is unknown, closed, or stands twice in one batch."""
 
 
+class MissingColumnError(CelliumError, AttributeError):
+    """A column of `Decisions` that the step was not asked for."""
+
+
 class UnknownNameError(CelliumError, LookupError):
     """A policy, preset or pool that does not exist."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cellium_fast import _feedback, _ingest, _records, _step, checks, pipeline
-from cellium_fast.decision import Decision, Decisions, Setting
+from cellium_fast.decision import ALWAYS, COLUMNS, Decision, Decisions, Setting
 from cellium_fast.errors import InputError, SessionError, UnknownNameError, shown
 from cellium_fast.memory import Memory
 from cellium_fast.names import Names
@@ -42,7 +42,8 @@ class Fleet:
         one Beta posterior per action. The first one is what a session gets that names none. A
         pool given by name alone has the prior and decay of the first policy.
     threads
-        Threads a batch step may use. The decisions do not depend on it.
+        Threads a batch step may use, this one included; None: as many as there are CPUs that this
+        process may use. Only large batches use more than one. The decisions do not depend on it.
 
     Raises
     ------
@@ -66,10 +67,12 @@ class Fleet:
         seed: int = 0,
         policies: Mapping[str, Policy | str] | None = None,
         pools: Sequence[str] | Mapping[str, Posterior] | None = None,
-        threads: int = 1,
+        threads: int | None = None,
     ) -> None:
         seed = checks.whole_number("seed", seed, 0, 2**64 - 1)
-        self._threads = checks.whole_number("threads", threads, 1, 1024)
+        self._threads = (
+            usable_cpus() if threads is None else checks.whole_number("threads", threads, 1, 1024)
+        )
         self._policies = _named_policies(policies)
         first = next(iter(self._policies.values()))
         self._pools = _named_pools(pools, first.posterior)
@@ -179,7 +182,7 @@ class Fleet:
             private=private,
         )
         with self._lock:
-            self._memory.watched[self._memory.slots_of(ids)] = True
+            self._memory.watch(self._memory.slots_of(ids))
             handle = Session(
                 self, int(ids[0]), name, names,
                 self._settings[_row_of("policy", policy, self._policies)],
@@ -213,7 +216,14 @@ class Fleet:
             self._memory.free_slots(slots)
 
     # --- stepping --------------------------------------------------------------------------------
-    def step(self, ids: ArrayLike, rounds: RoundBatch | Sequence[Round]) -> Decisions:
+    def step(
+        self,
+        ids: ArrayLike,
+        rounds: RoundBatch | Sequence[Round],
+        *,
+        want: Collection[str] | None = None,
+        out: Decisions | None = None,
+    ) -> Decisions:
         """One round of each session in, one decision of each out.
 
         Parameters
@@ -222,13 +232,20 @@ class Fleet:
             (N,) of open sessions, none twice.
         rounds
             Round i is session ids[i]'s: columns, or `Round` objects.
+        want
+            Names of the columns of `Decisions` to write, beside ``action`` and ``candidates``,
+            which always are; None: all of them, or those of `out`.
+        out
+            `Decisions` of an earlier step of N sessions, with the columns wanted, to be
+            overwritten and returned.
 
         Raises
         ------
         SessionError
             An id is unknown, closed or stands twice; nothing was stepped.
         InputError
-            A column has a wrong dtype, shape or value; nothing was stepped.
+            A column has a wrong dtype, shape or value, `want` names none that there is, or `out`
+            does not fit; nothing was stepped.
 
         Notes
         -----
@@ -240,8 +257,12 @@ class Fleet:
         >>> from cellium_fast import Fleet, Round, ToolCall
         >>> fleet = Fleet()
         >>> ids = fleet.open(2)
-        >>> fleet.step(ids, [Round([ToolCall("ls", "-l", "a b")]), Round(text="Hello")])
+        >>> rounds = [Round([ToolCall("ls", "-l", "a b")]), Round(text="Hello")]
+        >>> decisions = fleet.step(ids, rounds, want=["reward"])
+        >>> decisions
         <Decisions of 2: continue 2>
+        >>> fleet.step(ids, rounds, out=decisions).reward
+        array([1., 1.], dtype=float32)
         """
         checked = _session_ids(ids)
         if not isinstance(rounds, RoundBatch):
@@ -251,18 +272,31 @@ class Fleet:
                     f"rounds: wanted {len(checked)}, as many as ids, got {rounds.size}"
                 )
         columns = rounds.checked(len(checked))
+        wanted = _wanted(want)
+        if out is not None:
+            _check_fit(out, len(checked), None if want is None else wanted)
         with self._lock:
             slots = self._memory.slots_of(checked)
             self._names.learn(rounds.tools, rounds.errors)
-            decisions = Decisions(len(slots), self._setting_rows(slots), self._settings)
+            setting_rows = self._setting_rows(slots)
+            if out is None:
+                result = Decisions(len(slots), setting_rows, self._settings, wanted)
+            else:
+                result = out
+                result.concern(setting_rows, self._settings)
+            # A handle's decision can be asked for anything.
+            handles = self._handles_of(checked, slots)
+            decisions = (
+                Decisions(len(slots), setting_rows, self._settings) if handles else result
+            )
             batch = self._memory.batch(slots, columns)
             batch.set_output(**decisions.columns())
-            pipeline.step(
-                batch, len(slots), len(self._pools), self._workers(), self._threads
-            )
-            for place, handle in self._handles_of(checked, slots):
+            pipeline.step(batch, len(slots), len(self._pools), self._workers(), self._threads)
+            for place, handle in handles:
                 handle._take(decisions.record(place))
-        return decisions
+            if decisions is not result:
+                result.copy_from(decisions)
+        return result
 
     def user_message(self, ids: ArrayLike) -> None:
         """A real user message reached these sessions: a new task begins.
@@ -363,14 +397,13 @@ class Fleet:
 
     def _handles_of(
         self, ids: NDArray[np.int64], slots: NDArray[np.int64]
-    ) -> Iterator[tuple[int, Session]]:
+    ) -> list[tuple[int, Session]]:
         """`Session` objects that stand for some of these sessions, with their place."""
         if not self._handles:
-            return
-        for place in np.flatnonzero(self._memory.watched[slots]).tolist():
-            handle = self._handles.get(int(ids[place]))
-            if handle is not None:
-                yield place, handle
+            return []
+        found = [(place, self._handles.get(int(ids[place])))
+                 for place in self._memory.watched(slots)]
+        return [(place, handle) for place, handle in found if handle is not None]
 
     def _is_open(self, session_id: int) -> bool:
         with self._lock:
@@ -384,9 +417,9 @@ class Fleet:
         return rows
 
     def _workers(self) -> ThreadPoolExecutor | None:
-        # Threads do not live on in a forked process.
+        # Beside this thread. Threads do not live on in a forked process.
         if self._threads > 1 and self._executor_of != os.getpid():
-            self._executor = ThreadPoolExecutor(self._threads, "cellium_fast")
+            self._executor = ThreadPoolExecutor(self._threads - 1, "cellium_fast")
             self._executor_of = os.getpid()
         return self._executor
 
@@ -437,6 +470,37 @@ def _named_pools(
             )
         named[name] = settings.model_copy()
     return named
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _wanted(want: Collection[str] | None) -> frozenset[str]:
+    """The columns to write."""
+    if want is None:
+        return frozenset(COLUMNS)
+    names = frozenset(_names("want", want))
+    unknown = sorted(names - set(COLUMNS))
+    if unknown:
+        raise InputError(f"want: there is no column {unknown[0]!r}; there is {', '.join(COLUMNS)}")
+    return names | set(ALWAYS)
+
+
+def _check_fit(out: Decisions, size: int, wanted: frozenset[str] | None) -> None:
+    """InputError unless a step of `size` sessions can overwrite `out`."""
+    if not isinstance(out, Decisions):
+        raise InputError(f"out: wanted Decisions of an earlier step, got {shown(out)}")
+    if len(out) != size:
+        raise InputError(f"out: wanted Decisions of {size} sessions, got {len(out)}")
+    found = out.columns()
+    if wanted is not None and wanted != set(found):
+        raise InputError(
+            f"out: wanted the columns {', '.join(sorted(wanted))}, got {', '.join(sorted(found))}"
+        )
 
 
 def _session_ids(ids: ArrayLike) -> NDArray[np.int64]:

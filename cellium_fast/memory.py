@@ -17,7 +17,7 @@ from cellium_fast.errors import SessionError
 from cellium_fast.policy import Policy, Posterior
 
 FIRST_CAPACITY = 64
-LAST_STAMP = 2**32 - 1
+CACHE_LINE = 64     # bytes
 LAST_GENERATION = 2**31 - 1     # a slot used that often is given up: its ids have run out
 
 Slots = NDArray[np.int64]
@@ -34,8 +34,6 @@ class Memory:
         A batch without columns: where the arrays are.
     used
         Slots used so far, the free ones among them included.
-    watched
-        (slots,) bool: whether a `Session` object stands for the slot's session.
     """
 
     def __init__(
@@ -51,13 +49,14 @@ class Memory:
             row["alpha"] = posterior.alpha
             row["beta"] = posterior.beta
         self.sessions: NDArray[Any] = np.zeros(0, _records.SESSION)
-        self.watched = np.zeros(0, np.bool_)
         self.used = 0
+        # The slots of closed sessions, the last one to be used first.
         self._free = np.empty(0, np.int64)
         self._free_count = 0
-        # One number a slot: the last call that named it, so that an id named twice is found.
-        self._stamps = np.zeros(0, np.uint32)
-        self._stamp = 0
+        # Whether a `Session` object stands for a slot's session; as long as it has to be.
+        self._watched = np.zeros(0, np.bool_)
+        # A bit a slot, to find an id named twice; all zero between calls.
+        self._seen = np.zeros(0, np.uint8)
         self.base = self._empty_batch()
         self._allocate(FIRST_CAPACITY)
 
@@ -86,9 +85,28 @@ class Memory:
         """Close the sessions in these slots and keep the slots for later ones."""
         _step.close_sessions(self.batch(slots).address, len(slots))
         reusable = slots[self.sessions["generation"][slots] < LAST_GENERATION]
-        self._free[self._free_count : self._free_count + len(reusable)] = reusable
-        self._free_count += len(reusable)
-        self.watched[slots] = False
+        count = self._free_count + len(reusable)
+        if count > len(self._free):
+            more = np.empty(max(2 * len(self._free), count), np.int64)
+            more[: self._free_count] = self._free[: self._free_count]
+            self._free = more
+        self._free[self._free_count : count] = reusable
+        self._free_count = count
+        self._watched[slots[slots < len(self._watched)]] = False
+
+    def watch(self, slots: Slots) -> None:
+        """Remember that Python objects stand for the sessions in these slots."""
+        if len(self._watched) < len(self.sessions):
+            watched = np.zeros(len(self.sessions), np.bool_)
+            watched[: len(self._watched)] = self._watched
+            self._watched = watched
+        self._watched[slots] = True
+
+    def watched(self, slots: Slots) -> list[int]:
+        """Places of the slots whose sessions a Python object stands for."""
+        known = slots < len(self._watched)
+        places: list[int] = np.flatnonzero(known)[self._watched[slots[known]]].tolist()
+        return places
 
     def slots_of(self, ids: NDArray[np.int64]) -> Slots:
         """Slots of open sessions, none twice; SessionError if an id is unknown, closed or twice.
@@ -96,13 +114,7 @@ class Memory:
         `ids` are checked: no code of a user's may run between finding a slot and using it.
         """
         slots = np.empty(len(ids), np.int64)
-        if self._stamp == LAST_STAMP:
-            self._stamps[:] = 0
-            self._stamp = 0
-        self._stamp += 1
-        problem, where = _step.find_slots(
-            self.base.address, self.used, ids, slots, self._stamps, self._stamp
-        )
+        problem, where = _step.find_slots(self.base.address, self.used, ids, slots, self._seen)
         if problem != _step.ID_OK:
             raise SessionError(f"ids[{where}]: {_what_is_wrong(problem, int(ids[where]))}")
         return slots
@@ -119,15 +131,10 @@ class Memory:
         return _step.check_id(self.base.address, self.used, session_id) == _step.ID_OK
 
     def _allocate(self, capacity: int) -> None:
-        sessions = np.zeros(capacity, _records.SESSION)
+        sessions = _in_whole_lines(capacity)
         sessions[: self.used] = self.sessions[: self.used]
-        free = np.empty(capacity, np.int64)
-        free[: self._free_count] = self._free[: self._free_count]
-        watched = np.zeros(capacity, np.bool_)
-        watched[: self.used] = self.watched[: self.used]
-        self.sessions, self._free, self.watched = sessions, free, watched
-        self._stamps = np.zeros(capacity, np.uint32)
-        self._stamp = 0
+        self.sessions = sessions
+        self._seen = np.zeros(-(-capacity // 8), np.uint8)
         self.base = self._empty_batch()
 
     def _empty_batch(self) -> _records.Batch:
@@ -136,6 +143,14 @@ class Memory:
             sessions=self.sessions, policies=self.policies, pools=self.pools, key=self._seed
         )
         return batch
+
+
+def _in_whole_lines(capacity: int) -> NDArray[Any]:
+    """(capacity,) session records of zeros, each in whole lines of the cache."""
+    size = capacity * _records.SESSION.itemsize
+    room = np.zeros(size + CACHE_LINE, np.uint8)
+    start = -room.ctypes.data % CACHE_LINE
+    return room[start : start + size].view(_records.SESSION)
 
 
 def _what_is_wrong(problem: int, session_id: int) -> str:

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from cellium_fast import _bandit, _features, _feedback, _learning, _records, _rules
 
 # Sessions whose state stays in cache from the first stage of a chunk to the last.
-CHUNK = 1024
+CHUNK = 512
+
+# Chunks that a thread is worth.
+SPAN = 4
 
 
 def step_chunk(batch: int, start: int, stop: int, increments: int) -> None:
@@ -32,9 +35,16 @@ def step_span(
     batch: _records.Batch, start: int, stop: int, increments: NDArray[Any]
 ) -> None:
     """Take the sessions [start, stop) of a batch through the stages, chunk by chunk."""
+    if not batch.features_wanted:
+        batch = batch.with_scratch(scratch(min(CHUNK, stop - start)))
     address = increments.ctypes.data
     for first in range(start, stop, CHUNK):
         step_chunk(batch.address, first, min(first + CHUNK, stop), address)
+
+
+def scratch(rows: int) -> NDArray[Any]:
+    """Memory for the features of as many sessions, rounded up to a power of 2."""
+    return np.empty(1 << max(rows - 1, 0).bit_length(), _records.FEATURES)
 
 
 def no_increments(pools: int) -> NDArray[Any]:
@@ -53,38 +63,44 @@ def close(batch: int, outcomes: NDArray[np.int8], increments: NDArray[Any]) -> N
 
 
 def step(
-    batch: _records.Batch, size: int, pools: int, executor: Executor | None, threads: int
+    batch: _records.Batch, size: int, pools: int, workers: Executor | None, threads: int
 ) -> None:
     """Step a batch of `size` sessions; the answer does not depend on the threads.
 
     Each span learns into increments of its own. They are sums of integers, so neither the number
     of spans nor their order shows in the total.
     """
-    spans = 1 if executor is None else min(threads, -(-size // CHUNK)) or 1
+    spans = spans_of(size, threads) if workers else 1
     increments = [no_increments(pools) for _ in range(spans)]
     try:
-        if executor is None or spans == 1:
+        if workers is None or spans == 1:
             step_span(batch, 0, size, increments[0])
         else:
-            step_in_threads(batch, size, increments, executor)
+            step_in_threads(batch, size, increments, workers)
     finally:
         # Whatever interrupts the step: what was learned so far is not lost.
         total = np.sum([of_span.view(np.int64) for of_span in increments], axis=0)
         _learning.apply_increments(batch.address, total.ctypes.data, pools)
 
 
+def spans_of(size: int, threads: int) -> int:
+    """Into how many spans a batch is cut; one too small is not worth waking a thread for."""
+    return max(min(threads, size // (SPAN * CHUNK)), 1)
+
+
 def step_in_threads(
-    batch: _records.Batch, size: int, increments: list[NDArray[Any]], executor: Executor
+    batch: _records.Batch, size: int, increments: list[NDArray[Any]], workers: Executor
 ) -> None:
-    """Step a batch in as many spans as there are increments, each in a thread."""
+    """Step a batch in as many spans as there are increments: the first here, others in threads."""
     spans = len(increments)
     bounds = [size * place // spans for place in range(spans + 1)]
     running: list[Future[None]] = []
     try:
-        for place in range(spans):
-            running.append(executor.submit(
+        for place in range(1, spans):
+            running.append(workers.submit(
                 step_span, batch, bounds[place], bounds[place + 1], increments[place]
             ))
+        step_span(batch, bounds[0], bounds[1], increments[0])
     finally:
         wait_for_all(running)
     for span in running:

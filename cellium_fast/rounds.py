@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _records
-from cellium_fast.checks import array, every
+from cellium_fast import _columns, _records
+from cellium_fast.checks import all_good, array
 from cellium_fast.errors import InputError, shown
 
 
@@ -203,15 +203,14 @@ class RoundBatch:
                 columns[name] = array(name, column, dtype, (size,))
         for name in ("progress", "reward"):
             if name in columns:
-                given = columns[name]
-                good = np.isnan(given) | ((given >= 0) & (given <= 1))
-                every(name, good, given, "a number in [0, 1], or NaN for not given")
+                where = _columns.first_no_fraction(columns[name])
+                all_good(name, where, columns[name], "a number in [0, 1], or NaN for not given")
         if "success" in columns:
-            good = (columns["success"] >= -1) & (columns["success"] <= 1)
-            every("success", good, columns["success"], "1, 0, or -1 for not given")
+            where = _columns.first_outside(columns["success"], -1, 1)
+            all_good("success", where, columns["success"], "1, 0, or -1 for not given")
         if "event" in columns:
-            good = columns["event"] <= _records.EVENT_COMPACTION
-            every("event", good, columns["event"], "0, 1 or 2")
+            where = _columns.first_above(columns["event"], _records.EVENT_COMPACTION)
+            all_good("event", where, columns["event"], "0, 1 or 2")
         return columns
 
     def _checked_calls(self, size: int) -> dict[str, NDArray[Any]]:
@@ -222,9 +221,7 @@ class RoundBatch:
             offsets = array("call_offsets", self.call_offsets, np.int64, (size + 1,)).copy()
             if offsets[0] != 0:
                 raise InputError(f"call_offsets[0]: wanted 0, got {offsets[0]}")
-            # Neighbours, not their difference, which can overflow.
-            rises = np.concatenate(([True], offsets[1:] >= offsets[:-1]))
-            every("call_offsets", rises, offsets, "no fall")
+            all_good("call_offsets", _columns.first_fall(offsets), offsets, "no fall")
             total = int(offsets[-1])
             columns["call_offsets"] = offsets
         for name, dtype in CALL_COLUMNS.items():
@@ -242,7 +239,8 @@ class RoundBatch:
                 raise InputError(f"{name}: wanted for the {total} calls, got None")
         if "call_flags" in columns:
             flags = columns["call_flags"]
-            every("call_flags", flags <= _records.CALL_ERROR + _records.CALL_EMPTY, flags, "0..3")
+            where = _columns.first_above(flags, _records.CALL_ERROR + _records.CALL_EMPTY)
+            all_good("call_flags", where, flags, "0..3")
         return columns
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from records cimport (
     ARMS, COMPRESS, CONTINUE, FIRST, GREEDY, PURPOSE_ARM, REDIRECT, RETRY, SESSION_PRIVATE,
     Features, Policy, Pool, Session,
-    several,
+    lowest_bit, several,
 )
 from philox cimport Counter, sample_beta
 
@@ -99,11 +99,11 @@ cdef inline int thompson(
     return best_arm(candidates, draws, bias)
 
 
-cdef inline int first_candidate(uint8_t candidates) noexcept nogil:
-    cdef int action = 0
-    while not candidates >> action & 1:
-        action += 1
-    return action
+cdef inline void none_compared(double* draws, double* bias) noexcept nogil:
+    cdef int action
+    for action in range(ARMS):
+        draws[action] = NAN
+        bias[action] = NAN
 
 
 cdef inline int choose(
@@ -114,11 +114,9 @@ cdef inline int choose(
     cdef Arm arms[ARMS]
     cdef Counter counter
     cdef int action
-    for action in range(ARMS):
-        draws[action] = NAN
-        bias[action] = NAN
+    none_compared(draws, bias)
     if not several(candidates) or policy.tie_break == FIRST:
-        return first_candidate(candidates)
+        return lowest_bit(candidates)
     for action in range(ARMS):
         if candidates >> action & 1:
             arms[action] = arm_of(session, pools, action)

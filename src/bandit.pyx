@@ -2,7 +2,8 @@
 """Loops over the formulas of bandit.pxd."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from records cimport ARMS, Batch, Session, several
+from libc.string cimport memcpy
+from records cimport ARMS, Batch, Session, features_of, lowest_bit, several
 from philox cimport Counter
 from bandit cimport Arm
 cimport bandit
@@ -13,16 +14,26 @@ def tie_break(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
     cdef const Batch* batch = <const Batch*> batch_address
     cdef const Session* session
     cdef uint8_t candidates
+    cdef double draws[ARMS]
+    cdef double bias[ARMS]
     cdef Py_ssize_t i
     with nogil:
         for i in range(start, stop):
-            session = &batch.sessions[batch.slots[i]]
             candidates = batch.candidates[i]
-            batch.tiebreak[i] = several(candidates)
+            if batch.tiebreak:
+                batch.tiebreak[i] = several(candidates)
+            if not several(candidates) and not batch.draws:
+                batch.action[i] = <uint8_t> lowest_bit(candidates)
+                continue
+            session = &batch.sessions[batch.slots[i]]
             batch.action[i] = <uint8_t> bandit.choose(
-                session, &batch.features[i], &batch.policies[session.policy], batch.pools,
-                batch.key, candidates, &batch.draws[i * ARMS], &batch.bias[i * ARMS],
+                session, features_of(batch, i), &batch.policies[session.policy], batch.pools,
+                batch.key, candidates, draws, bias,
             )
+            if batch.draws:
+                memcpy(&batch.draws[i * ARMS], draws, sizeof(draws))
+            if batch.bias:
+                memcpy(&batch.bias[i * ARMS], bias, sizeof(bias))
 
 
 def thompson(

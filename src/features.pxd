@@ -1,13 +1,12 @@
 # Stage 1, feature extraction: what one session's round says. Formulas: docs/semantics.md,
 # "Features".
 
-from libc.math cimport fabs, isnan, rint
+from libc.math cimport fabs, isnan
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memmove
 from records cimport (
-    HISTORY, RUN_WINDOW, SIZES,
+    HISTORY, RECENT, RUN_WINDOW, SESSION_OUTPUTS, SIZES,
     Features, Policy, Round, Session,
-    clip, low_bits, lowest_bit, mix,
+    clip, low_bits, mix, nearest, shift_words,
 )
 cimport window
 
@@ -19,7 +18,7 @@ cdef inline double ema(double value, double state, double alpha) noexcept nogil:
 cdef inline double decimal(float value) noexcept nogil:
     # A float32 holds seven digits: read it as the decimal that the caller wrote, so that a
     # given 0.7 meets the threshold 0.7.
-    return rint(<double>value * 1e7) / 1e7
+    return nearest(<double>value * 1e7) / 1e7
 
 
 cdef inline double context_ratio(const Session* session) noexcept nogil:
@@ -33,12 +32,17 @@ cdef inline void push_output(Session* session, const Round* round) noexcept nogi
     cdef uint32_t output = mix(round.text)
     if output == 0:
         return
-    if session.output_count and output == session.output:
-        session.output_run = <uint8_t>min(session.output_run + 1, RUN_WINDOW)
+    if session.output_run:
+        session.flags |= SESSION_OUTPUTS
+    if session.output_run and output == session.output:
+        session.output_run += session.output_run < RUN_WINDOW
     else:
         session.output_run = 1
     session.output = output
-    session.output_count = <uint8_t>min(session.output_count + 1, RUN_WINDOW)
+
+
+cdef inline int output_repeats(const Session* session) noexcept nogil:
+    return session.output_run if session.flags & SESSION_OUTPUTS else 0
 
 
 cdef inline double growth(const Session* session, int count) noexcept nogil:
@@ -57,6 +61,7 @@ cdef inline double quality(double error_rate, double empty_rate, double grown) n
 
 
 cdef inline double recent_quality(const Session* session, int count) noexcept nogil:
+    # Over the last `count` (at most RECENT) calls.
     count = min(count, session.window_count)
     return quality(
         window.share(session.error_bits, count),
@@ -65,21 +70,27 @@ cdef inline double recent_quality(const Session* session, int count) noexcept no
     )
 
 
-cdef inline double computed_progress(const Session* session, const Policy* policy) noexcept nogil:
-    cdef int count = min(4, session.window_count)
+cdef inline double total_quality(const Session* session, const Features* features) noexcept nogil:
+    # Over the whole session, growth over the sizes kept.
+    if session.calls == 0:
+        return 0.0
+    return quality(features.error_rate, features.empty_rate, growth(session, SIZES))
+
+
+cdef inline double computed_progress(
+    const Session* session, const Policy* policy, uint32_t unproductive
+) noexcept nogil:
+    cdef int count = min(<int>RECENT, session.window_count)
     cdef int length, newest
-    cdef uint32_t unproductive
-    cdef double diversity, repetition
+    cdef double repetition
     if count == 0:
         return 0.0
-    unproductive = window.unproductive_bits(session, policy, count)
-    diversity = window.distinct_tools(session, count) / <double>count
     repetition = window.repetition(session, policy, count, &length, &newest)
     return clip(
         0.3 * recent_quality(session, count)
         + 0.3 * (1.0 - window.share(unproductive, count))
         + 0.15 * (1.0 - window.share(session.empty_bits, count))
-        + 0.15 * max(diversity - repetition / 2.0, 0.0)
+        + 0.15 * max(window.tool_diversity(session, count) - repetition / 2.0, 0.0)
         + (0.0 if unproductive & 1 else 0.1)
         - 0.1 * repetition,
         0.0, 1.0,
@@ -87,23 +98,22 @@ cdef inline double computed_progress(const Session* session, const Policy* polic
 
 
 cdef inline void push_progress(Session* session, double progress) noexcept nogil:
-    memmove(&session.history[1], &session.history[0], (HISTORY - 1) * sizeof(float))
-    session.history[0] = <float>progress
-    if session.history_count < HISTORY:
-        session.history_count += 1
+    shift_words(session.history, HISTORY - 1)
+    session.history[0] = <float>session.progress
+    session.history_count += session.history_count < HISTORY
     session.progress = progress
 
 
-cdef inline double r_squared(const float* newest_first, int count) noexcept nogil:
-    # R^2 of the least-squares line through equally spaced values. Differences from the newest
-    # value, and their products, are exact in double.
+cdef inline double r_squared(float newest, const float* earlier, int count) noexcept nogil:
+    # R^2 of the least-squares line through `count` equally spaced values, the newest one first.
+    # Differences from the newest value, and their products, are exact in double.
     cdef double total = 0.0, squares = 0.0, moments = 0.0
     cdef double y, along, across, covariance
     cdef int i
     if count < 3:
         return 0.0
     for i in range(1, count):
-        y = <double>newest_first[i] - newest_first[0]
+        y = <double>earlier[i - 1] - newest
         total += y
         squares += y * y
         moments += i * y
@@ -116,31 +126,25 @@ cdef inline double r_squared(const float* newest_first, int count) noexcept nogi
     return min(covariance * covariance / (along * across), 1.0)
 
 
+cdef inline double trend_confidence(const Session* session) noexcept nogil:
+    return r_squared(<float>session.progress, session.history, session.history_count)
+
+
 cdef inline void update_stuck(
-    Session* session, const Policy* policy, double difference
+    Session* session, double difference, uint32_t unproductive
 ) noexcept nogil:
     cdef int count = min(3, session.window_count)
-    cdef uint32_t unproductive
-    cdef int failures = 0
-    cdef bint productive, same
-    cdef double recent
-    if count == 0:
-        productive = same = False
-        recent = 0.0
-    else:
-        unproductive = window.unproductive_bits(session, policy, count)
-        productive = not unproductive & 1
-        recent = recent_quality(session, count)
-        same = window.three_same(session)
-        while failures < count and unproductive >> failures & 1:
-            failures += 1
+    cdef int failures = window.newest_run(unproductive & low_bits(count)) - 1
+    cdef bint productive = count and not unproductive & 1
+    cdef double recent = recent_quality(session, 3) if count else 0.0
     if count and (
         difference < -0.03
         or failures >= 2
-        or (difference < 0.05 and not productive and recent < 0.6 and same)
+        or (
+            difference < 0.05 and not productive and recent < 0.6 and window.three_same(session)
+        )
     ):
-        if session.stuck < 0xFFFF:
-            session.stuck += 1
+        session.stuck += session.stuck < 0xFFFF
     elif difference > 0.08 or (productive and recent >= 0.6):
         session.stuck = 0
     elif session.stuck > 0 and difference > 0:
@@ -176,53 +180,74 @@ cdef inline void describe_context(const Session* session, Features* features) no
 cdef inline void describe_evidence(
     const Session* session, Features* features, int newest_of_run
 ) noexcept nogil:
-    cdef uint32_t errors
     cdef int i
     features.run_tool = session.tool[newest_of_run] if features.run_length else 0
-    errors = session.error_bits & low_bits(session.window_count)
-    features.error_result = session.result[lowest_bit(errors)] if errors else 0
+    features.error_result = (
+        session.error if session.error_bits & low_bits(session.window_count) else 0
+    )
     for i in range(3):
         features.recent_tools[i] = session.tool[i] if i < session.window_count else 0
 
 
-cdef inline void extract(
-    Session* session, const Policy* policy, const Round* round, Features* features
+cdef inline void take_in(
+    Session* session, const Policy* policy, const Round* round
 ) noexcept nogil:
-    cdef int length, newest
-    cdef double progress, difference, calls
+    # What the round changes in the record: window, progress, trend, stuck.
+    cdef uint32_t unproductive
+    cdef double progress, difference
     push_output(session, round)
     window.push_calls(session, round)
-
+    unproductive = window.unproductive_bits(
+        session, policy, min(<int>RECENT, session.window_count)
+    )
     progress = (
-        computed_progress(session, policy) if isnan(round.progress) else decimal(round.progress)
+        computed_progress(session, policy, unproductive) if isnan(round.progress)
+        else decimal(round.progress)
     )
     difference = progress - session.progress
     session.trend = ema(difference, session.trend, policy.ema_alpha)
     push_progress(session, progress)
-    update_stuck(session, policy, difference)
+    update_stuck(session, difference, unproductive)
 
-    features.progress_score = progress
+
+cdef inline void describe(
+    const Session* session, const Policy* policy, double difference, bint wanted,
+    Features* features,
+) noexcept nogil:
+    # The features of what was taken in. Those that no rule can read off this session, and the
+    # evidence for explanations, only if they are wanted.
+    cdef int length, newest
+    cdef double calls = session.calls
+    cdef bint troubled
+    features.progress_score = session.progress
     features.progress_trend = session.trend
     features.progress_trend_raw = difference
-    features.trend_confidence = r_squared(session.history, session.history_count)
     features.stuck_iterations = session.stuck
     features.repetition_score = window.repetition(
         session, policy, RUN_WINDOW, &length, &newest
     )
     features.run_length = <uint8_t>length
     features.cycle = window.cycle_length(session, policy)
-    calls = session.calls
-    features.error_rate = session.errors / calls if session.calls else 0.0
-    features.empty_rate = session.empties / calls if session.calls else 0.0
-    features.result_quality = (
-        quality(features.error_rate, features.empty_rate, growth(session, SIZES))
-        if session.calls else 0.0
-    )
-    features.output_repeats = session.output_run if session.output_count >= 2 else 0
+    features.output_repeats = <uint8_t>output_repeats(session)
     features.failures_in_row = <uint8_t>window.failures_in_row(session, policy)
     describe_context(session, features)
-    features.plateau = is_plateau(features)
+    troubled = wanted or session.stuck or features.cycle
+    if troubled:
+        features.trend_confidence = trend_confidence(session)
+        features.error_rate = session.errors / calls if session.calls else 0.0
+        features.empty_rate = session.empties / calls if session.calls else 0.0
+        features.result_quality = total_quality(session, features)
+    features.plateau = troubled and is_plateau(features)
     features.making_progress = (
         features.progress_trend > 0.03 or features.progress_score >= 0.7 or features.plateau
     )
-    describe_evidence(session, features, newest)
+    if wanted:
+        describe_evidence(session, features, newest)
+
+
+cdef inline void extract(
+    Session* session, const Policy* policy, const Round* round, bint wanted, Features* features
+) noexcept nogil:
+    cdef double before = session.progress
+    take_in(session, policy, round)
+    describe(session, policy, session.progress - before, wanted, features)

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Loops over the formulas of features.pxd."""
 
-from records cimport Batch, Round, Session, read_round
+from records cimport Batch, Round, Session, features_of, read_round
 cimport features
 
 
@@ -16,7 +16,8 @@ def extract(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
             session = &batch.sessions[batch.slots[i]]
             round = read_round(batch, i)
             features.extract(
-                session, &batch.policies[session.policy], &round, &batch.features[i]
+                session, &batch.policies[session.policy], &round, batch.features_wanted,
+                features_of(batch, i),
             )
 
 

@@ -1,13 +1,13 @@
 # Stage 4, execute and feedback: what a decision leaves behind, and what the round that followed
 # it is worth. Formulas: docs/semantics.md, "Feedback".
 
-from libc.math cimport isnan, rint
-from libc.stdint cimport uint8_t, uint32_t
-from libc.string cimport memmove
+from libc.math cimport isnan
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from records cimport (
-    CALL_ERROR, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT, SESSION_DONE, TERMINATE,
+    CALL_ERROR, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT, SESSION_DONE,
+    SESSION_OUTPUTS, TERMINATE,
     Policy, Round, Session,
-    clip, several,
+    clip, nearest, several, shift_words,
 )
 from features cimport context_ratio, decimal
 cimport window
@@ -26,12 +26,10 @@ cdef inline void user_message(Session* session) noexcept nogil:
     session.stuck = 0
     session.trend = 0.0
     session.progress = 0.0
-    session.history[0] = 0.0
     session.history_count = 1
     session.output = 0
-    session.output_count = 0
     session.output_run = 0
-    session.flags &= ~<uint8_t>SESSION_DONE
+    session.flags &= ~<uint8_t>(SESSION_DONE | SESSION_OUTPUTS)
 
 
 cdef inline void begin_round(Session* session, const Round* round) noexcept nogil:
@@ -76,10 +74,12 @@ cdef inline double reward(
 
 
 cdef inline void push_reward(Session* session, double reward) noexcept nogil:
-    memmove(&session.reward[1], &session.reward[0], (MAX_STEPS - 1) * sizeof(uint32_t))
-    session.reward[0] = <uint32_t>rint(reward * REWARD_UNITS)
-    if session.reward_count < MAX_STEPS:
-        session.reward_count += 1
+    shift_words(session.reward, MAX_STEPS)
+    session.reward[0] = <uint32_t>nearest(reward * REWARD_UNITS)
+
+
+cdef inline int rewards_kept(const Session* session) noexcept nogil:
+    return min(<uint32_t>MAX_STEPS, session.round)
 
 
 cdef inline double kept_reward(const Session* session, int age) noexcept nogil:
@@ -97,12 +97,20 @@ cdef inline double evaluate(
     return value
 
 
+cdef inline void push_pending(Session* session, int action) noexcept nogil:
+    session.pending = <uint16_t>(session.pending << 4 | action)
+
+
+cdef inline int pending(const Session* session, int age) noexcept nogil:
+    # The action of the decision taken `age` places before the newest one, or NOT_LEARNING.
+    return session.pending >> 4 * age & 15
+
+
 cdef inline void execute(
     Session* session, const Policy* policy, int action, uint8_t candidates
 ) noexcept nogil:
     cdef bint learns = policy.learn_from_all or several(candidates)
-    memmove(&session.pending[1], &session.pending[0], MAX_STEPS - 1)
-    session.pending[0] = <uint8_t>action if learns else NOT_LEARNING
+    push_pending(session, action if learns else NOT_LEARNING)
     session.decision_stuck = session.stuck
     if action == REDIRECT:
         session.stuck = 0

@@ -1,8 +1,11 @@
 # cython: language_level=3
 """Loops over the formulas of feedback.pxd."""
 
-from records cimport Batch, Round, Session, read_round
+from records cimport Batch, Round, Session, prefetch, read_round
 cimport feedback
+
+cdef enum:
+    AHEAD = 8       # records fetched before they are needed
 
 
 def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
@@ -10,14 +13,19 @@ def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
     cdef const Batch* batch = <const Batch*> batch_address
     cdef Session* session
     cdef Round round
+    cdef float reward
     cdef Py_ssize_t i
     with nogil:
         for i in range(start, stop):
+            if i + AHEAD < stop:
+                prefetch(&batch.sessions[batch.slots[i + AHEAD]], sizeof(Session))
             session = &batch.sessions[batch.slots[i]]
             round = read_round(batch, i)
-            batch.reward[i] = <float> feedback.evaluate(
+            reward = <float> feedback.evaluate(
                 session, &batch.policies[session.policy], &round
             )
+            if batch.reward:
+                batch.reward[i] = reward
 
 
 def execute(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):

@@ -2,13 +2,13 @@
 # n-step returns: Sutton and Barto, "Reinforcement Learning", 2nd ed., section 7.1.
 # Formulas: docs/semantics.md, "Learning".
 
-from libc.math cimport rint
 from libc.stdint cimport int64_t, uint64_t
 from records cimport (
     ARMS, MAX_STEPS, NOT_LEARNING, SESSION_PRIVATE,
     Increment, Policy, Pool, Prior, Session,
+    nearest,
 )
-from feedback cimport kept_reward, push_reward
+from feedback cimport kept_reward, pending, push_reward, rewards_kept
 
 
 cdef inline double weighted_return(
@@ -87,20 +87,22 @@ cdef inline void learn_privately(
 
 
 cdef inline void learn_in_pool(Increment* increment, Gain gain) noexcept nogil:
-    increment.alpha += <int64_t>rint(gain.alpha * 4294967296.0)
-    increment.beta += <int64_t>rint(gain.beta * 4294967296.0)
+    increment.alpha += <int64_t>nearest(gain.alpha * 4294967296.0)
+    increment.beta += <int64_t>nearest(gain.beta * 4294967296.0)
     increment.updates += 1
 
 
 cdef inline void credit(
-    Session* session, const Policy* policy, Increment* increments, int decision, double returned
+    Session* session, const Policy* policy, Increment* increments, int age, int rewards,
+    double gamma,
 ) noexcept nogil:
-    # Give a return to the decision taken `decision` places before the newest one.
-    cdef int action = session.pending[decision]
+    # Give the return over the last `rewards` rewards to the decision taken `age` places before
+    # the newest one.
+    cdef int action = pending(session, age)
     cdef Gain gain
     if action == NOT_LEARNING:
         return
-    gain = gain_of(policy, returned)
+    gain = gain_of(policy, recent_return(session, rewards, gamma))
     if session.flags & SESSION_PRIVATE:
         learn_privately(session, &policy.prior, action, gain)
     else:
@@ -112,11 +114,11 @@ cdef inline void learn(
 ) noexcept nogil:
     # The newest reward is in: credit the decision whose return it completes.
     cdef int n = policy.n_step
+    cdef int kept = rewards_kept(session)
     if policy.backward_credit:
-        n = min(n, session.reward_count)
-        credit(session, policy, increments, 0, recent_return(session, n, 1.0))
-    elif session.reward_count >= n:
-        credit(session, policy, increments, n - 1, recent_return(session, n, policy.gamma))
+        credit(session, policy, increments, 0, min(n, kept), 1.0)
+    elif kept >= n:
+        credit(session, policy, increments, n - 1, n, policy.gamma)
 
 
 cdef inline void finish(
@@ -124,22 +126,20 @@ cdef inline void finish(
 ) noexcept nogil:
     # Credit what is pending with the rewards that exist and the outcome (1, 0; -1 = not told).
     cdef int known = 0 if outcome < 0 else 1
+    cdef int kept = min(<int>MAX_STEPS, rewards_kept(session) + known)
+    cdef int n = policy.n_step
     cdef int age, rewards
     if known:
         push_reward(session, outcome)
     if policy.backward_credit:
         if known:
-            rewards = min(<int>policy.n_step, session.reward_count)
-            credit(session, policy, increments, 0, recent_return(session, rewards, 1.0))
+            credit(session, policy, increments, 0, min(n, kept), 1.0)
         return
-    for age in range(<int>policy.n_step - 1, -1, -1):
+    for age in range(n - 1, -1, -1):
         # Decision `age` has seen `age` rewards, and the outcome as one more.
         rewards = age + known
-        if rewards and rewards <= session.reward_count:
-            credit(
-                session, policy, increments, age,
-                recent_return(session, rewards, policy.gamma),
-            )
+        if rewards and rewards <= kept:
+            credit(session, policy, increments, age, rewards, policy.gamma)
 
 
 cdef inline void apply_increments(Pool* pool, Increment* increments) noexcept nogil:

@@ -22,7 +22,7 @@ cdef enum:
     MAX_STEPS = 4   # longest n-step return
     RULES = 16
     MAX_FREQUENT_TOOLS = 16
-    NOT_LEARNING = 255      # pending decision that no return is credited to
+    NOT_LEARNING = 15       # pending decision that no return is credited to
 
 # Actions, in the order of their codes.
 cdef enum:
@@ -42,6 +42,7 @@ cdef enum:
     SESSION_OPEN = 1
     SESSION_DONE = 2        # a terminate was decided
     SESSION_PRIVATE = 4     # owns its posterior
+    SESSION_OUTPUTS = 8     # has had two output texts since its task began
 
 # What happened just before a round.
 cdef enum:
@@ -155,46 +156,46 @@ ctypedef struct Policy:
     Prior prior                         # of private posteriors
 
 
+# 320 bytes, five lines of cache. Fields that one step reads together lie together.
 ctypedef struct Session:
     uint64_t uid                # number in opening order: part of every random number's counter
     int64_t context_limit       # tokens; <= 0 unknown
     int64_t context_tokens      # tokens; -1 never told
     double trend                # EMA of the progress differences
     double progress             # newest progress score
-    float history[HISTORY]      # progress scores
-    uint32_t signature[WINDOW]  # mixed hashes of tool and arguments
-    uint32_t result[WINDOW]     # mixed hashes of result texts
-    uint32_t tool[WINDOW]       # mixed hashes of tool names
-    uint32_t size[SIZES]        # characters of result text
-    uint32_t output             # mixed hash of the newest output text
-    uint32_t reward[MAX_STEPS]  # of the last rounds, in units of 2**-31: 0, 1/2 and 1 are exact
-    float alpha[ARMS]           # private posterior
-    float beta[ARMS]
     uint32_t generation         # times this slot was closed
     uint32_t round              # rounds so far
     uint32_t round_limit        # 0 = none
-    uint32_t calls              # whole session
-    uint32_t errors             # whole session
-    uint32_t empties            # whole session
-    uint16_t error_bits
-    uint16_t empty_bits
-    uint16_t same_signature[LAGS]   # bit i: call i has the signature of the call 1, 2, 3 before it
-    uint16_t same_result[LAGS]      # the same of results
+    uint32_t output             # mixed hash of the newest output text
+    uint8_t flags
+    uint8_t window_count        # calls in the window
+    uint8_t history_count       # scores in the history, the opening 0.0 and the newest included
+    uint8_t output_run          # equal outputs up to the newest, capped at RUN_WINDOW
+    uint8_t failed_rounds       # rounds in a row whose calls all failed, capped at RUN_WINDOW
+    uint8_t updates[ARMS]       # of the private posterior
     uint16_t policy             # row of the fleet's policies
     uint16_t pool               # row of the fleet's pools
     uint16_t stuck              # stuck iterations
     uint16_t decision_stuck     # as the newest decision saw it
+    uint16_t pending            # 4 bits each: actions of the last decisions, or NOT_LEARNING
     uint16_t updates_since_decay    # of the private posterior
-    uint8_t twin[RECENT]        # distance from each newest call back to one like it, 0 = none
-    uint8_t flags
-    uint8_t window_count        # calls in the window
-    uint8_t history_count       # scores in the history, the opening 0.0 included
-    uint8_t output_count        # outputs seen, capped at RUN_WINDOW
-    uint8_t output_run          # equal outputs up to the newest, capped at RUN_WINDOW
-    uint8_t failed_rounds       # rounds in a row whose calls all failed, capped at RUN_WINDOW
-    uint8_t reward_count        # rewards kept
-    uint8_t pending[MAX_STEPS]  # actions of the last decisions, or NOT_LEARNING
-    uint8_t updates[ARMS]       # of the private posterior
+    uint16_t error_bits
+    uint16_t empty_bits
+    uint16_t twins              # 4 bits each: distance from a call back to one like it, 0 = none
+    uint16_t same_signature[LAGS]   # bit i: call i has the signature of the call 1, 2, 3 before it
+    uint16_t same_call[LAGS]    # the same of signature and result
+    uint32_t calls              # whole session
+    uint32_t errors             # whole session
+    uint32_t empties            # whole session
+    uint32_t error              # mixed hash of the newest error's result text
+    uint32_t size[SIZES]        # characters of result text
+    uint32_t signature[LAGS]    # mixed hashes of tool and arguments
+    uint32_t call[WINDOW - 1]   # mixed hashes of signature and result text together
+    uint32_t tool[RUN_WINDOW]   # mixed hashes of tool names
+    float history[HISTORY - 1]  # progress scores before the newest
+    uint32_t reward[MAX_STEPS]  # of the last rounds, in units of 2**-31: 0, 1/2 and 1 are exact
+    float alpha[ARMS]           # private posterior
+    float beta[ARMS]
 
 
 # What the rules see, and users too. All names are documented in docs/semantics.md.
@@ -266,7 +267,9 @@ ctypedef struct Batch:
     uint32_t* rules             # masks
     uint8_t* tiebreak
     float* reward
-    Features* features
+    Features* features          # row i is at i & features_mask: all of N, or only a chunk's
+    size_t features_mask
+    uint8_t features_wanted     # by the caller, evidence and all; else by the rules alone
     double* draws               # (N, ARMS), NaN where nothing was drawn
     double* bias                # (N, ARMS), NaN for what was no candidate
 
@@ -285,22 +288,13 @@ cdef inline uint32_t mix(uint64_t value) noexcept nogil:
     return <uint32_t>value if value != 0 else 1
 
 
-cdef inline int count_bits(uint32_t bits) noexcept nogil:
-    bits = bits - ((bits >> 1) & 0x55555555u)
-    bits = (bits & 0x33333333u) + ((bits >> 2) & 0x33333333u)
-    return <int>((((bits + (bits >> 4)) & 0x0F0F0F0Fu) * 0x01010101u) >> 24)
+cdef inline uint32_t mix_pair(uint64_t first, uint64_t second) noexcept nogil:
+    # 32 bits of two hashes together.
+    return mix(first + <uint64_t>0x9E3779B97F4A7C15 * (second + 1))
 
 
 cdef inline bint several(uint8_t actions) noexcept nogil:
     return (actions & (actions - 1)) != 0
-
-
-cdef inline int lowest_bit(uint32_t bits) noexcept nogil:
-    # Place of the lowest bit that is set; there is one.
-    cdef int place = 0
-    while not bits >> place & 1:
-        place += 1
-    return place
 
 
 cdef inline uint32_t low_bits(int count) noexcept nogil:
@@ -336,5 +330,16 @@ cdef inline Round read_round(const Batch* batch, Py_ssize_t i) noexcept nogil:
     return round
 
 
+cdef inline Features* features_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
+    return &batch.features[<size_t>i & batch.features_mask]
+
+
 cdef extern from "math.h" nogil:
     const float NOT_GIVEN "NAN"
+
+cdef extern from "machine.h" nogil:
+    int lowest_bit(uint32_t bits)
+    void prefetch(const void* start, size_t size)
+    void shift_words(void* words, int count)
+    uint32_t equal_words(const uint32_t* words, uint32_t word)
+    double nearest(double value)

@@ -77,6 +77,11 @@ cdef class Batch:
         self.kept = []
         self.address = <size_t> &self.batch
 
+    @property
+    def features_wanted(self):
+        """Whether features are a column of their own."""
+        return self.batch.features_wanted != 0
+
     cdef size_t where(self, array) except? 0:
         cdef Py_buffer view
         if array is None:
@@ -114,7 +119,8 @@ cdef class Batch:
         self.batch.event = <const uint8_t*> self.where(event)
 
     def set_output(
-        self, *, action, candidates, rules, tiebreak, reward, features, draws, bias,
+        self, *, action, candidates, rules=None, tiebreak=None, reward=None, features=None,
+        draws=None, bias=None,
     ):
         self.batch.action = <uint8_t*> self.where(action)
         self.batch.candidates = <uint8_t*> self.where(candidates)
@@ -122,5 +128,19 @@ cdef class Batch:
         self.batch.tiebreak = <uint8_t*> self.where(tiebreak)
         self.batch.reward = <float*> self.where(reward)
         self.batch.features = <records.Features*> self.where(features)
+        self.batch.features_mask = <size_t> -1
+        self.batch.features_wanted = features is not None
         self.batch.draws = <double*> self.where(draws)
         self.batch.bias = <double*> self.where(bias)
+
+    def with_scratch(self, features):
+        """This batch, with memory for the features of one chunk: a power of 2 rows.
+
+        Only a batch whose features nobody wants needs it; each thread needs its own.
+        """
+        cdef Batch batch = Batch.__new__(Batch)
+        batch.batch = self.batch
+        batch.kept.append(self)
+        batch.batch.features = <records.Features*> batch.where(features)
+        batch.batch.features_mask = <size_t> (len(features) - 1)
+        return batch

@@ -4,7 +4,7 @@
 # force their action, in order; the others propose theirs. Every rule that fires is recorded.
 
 from libc.stdint cimport uint8_t, uint32_t
-from records cimport COMPRESS, CONTINUE, Features, Policy
+from records cimport COMPRESS, CONTINUE, Features, Policy, lowest_bit
 
 cdef enum:
     OUTPUT_LOOP
@@ -100,13 +100,9 @@ cdef inline bint is_progressing(
     )
 
 
-cdef inline uint8_t actions_of(
-    const Features* f, const Policy* p, uint32_t fired, int rule
-) noexcept nogil:
-    cdef uint8_t actions
-    if not fired >> rule & 1:
-        return 0
-    actions = p.rule_actions[rule]
+cdef inline uint8_t actions_of(const Features* f, const Policy* p, int rule) noexcept nogil:
+    # Of a proposing rule that fired.
+    cdef uint8_t actions = p.rule_actions[rule]
     if f.context_known and (
         (rule == TOOL_CYCLE and f.context_ratio >= p.tool_cycle_compress_from)
         or (rule == TOOL_REPETITION and f.context_ratio >= p.tool_repetition_compress_from)
@@ -117,11 +113,15 @@ cdef inline uint8_t actions_of(
 
 cdef inline uint8_t evaluate(const Features* f, const Policy* p, uint32_t* rules) noexcept nogil:
     # The candidate set; `rules` gets the rules that fired.
-    cdef uint32_t fired = (forcing_rules(f, p) | proposing_rules(f, p)) & p.rules_enabled
+    cdef uint32_t forced = forcing_rules(f, p) & p.rules_enabled
+    cdef uint32_t proposing = proposing_rules(f, p) & p.rules_enabled
+    cdef uint32_t fired = forced | proposing
     cdef uint8_t proposed = 0, alone = 0, actions
     cdef int rule
-    for rule in range(FIRST_PROPOSING, PROGRESSING):
-        actions = actions_of(f, p, fired, rule)
+    while proposing:
+        rule = lowest_bit(proposing)
+        proposing &= proposing - 1
+        actions = actions_of(f, p, rule)
         proposed |= actions
         if p.rules_alone >> rule & 1:
             alone |= actions
@@ -129,9 +129,8 @@ cdef inline uint8_t evaluate(const Features* f, const Policy* p, uint32_t* rules
         fired |= <uint32_t>1 << PROGRESSING
         proposed |= p.rule_actions[PROGRESSING]
     rules[0] = fired
-    for rule in range(FIRST_PROPOSING):
-        if fired >> rule & 1:
-            return p.rule_actions[rule]
+    if forced:
+        return p.rule_actions[lowest_bit(forced)]
     if alone:
         return alone
     # With the last rule switched off nothing may be proposed: go on.

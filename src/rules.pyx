@@ -1,7 +1,8 @@
 # cython: language_level=3
 """Loops over the formulas of rules.pxd."""
 
-from records cimport Batch, Session
+from libc.stdint cimport uint32_t
+from records cimport Batch, Session, features_of
 cimport rules
 
 # In the order of their bits.
@@ -18,10 +19,13 @@ def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
     """Stage 2 for the sessions [start, stop) of a batch."""
     cdef const Batch* batch = <const Batch*> batch_address
     cdef const Session* session
+    cdef uint32_t fired
     cdef Py_ssize_t i
     with nogil:
         for i in range(start, stop):
             session = &batch.sessions[batch.slots[i]]
             batch.candidates[i] = rules.evaluate(
-                &batch.features[i], &batch.policies[session.policy], &batch.rules[i]
+                features_of(batch, i), &batch.policies[session.policy], &fired
             )
+            if batch.rules:
+                batch.rules[i] = fired

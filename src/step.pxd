@@ -4,7 +4,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 from records cimport (
-    ARMS, CONTINUE, MAX_STEPS, NOT_LEARNING, SESSION_OPEN, SESSION_PRIVATE,
+    ARMS, CONTINUE, SESSION_OPEN, SESSION_PRIVATE,
     Batch, Features, Increment, Policy, Round, Session,
     several,
 )
@@ -60,8 +60,7 @@ cdef inline void open_session(
     for i in range(ARMS):
         session.alpha[i] = <float>policies[policy].prior.alpha
         session.beta[i] = <float>policies[policy].prior.beta
-    for i in range(MAX_STEPS):
-        session.pending[i] = NOT_LEARNING
+    session.pending = 0xFFFF        # NOT_LEARNING everywhere
     # Decision 0: continue, the only candidate.
     feedback.execute(session, &policies[policy], CONTINUE, 1 << CONTINUE)
 
@@ -90,7 +89,7 @@ cdef inline void step(
     cdef const Policy* policy = &batch.policies[session.policy]
     out.reward = <float>feedback.evaluate(session, policy, round)
     learning.learn(session, policy, increments)
-    features.extract(session, policy, round, &out.features)
+    features.extract(session, policy, round, True, &out.features)
     out.candidates = rules.evaluate(&out.features, policy, &out.rules)
     out.tiebreak = several(out.candidates)
     out.action = <uint8_t>bandit.choose(

@@ -4,7 +4,7 @@
 from collections import namedtuple
 
 from libc.math cimport NAN
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from records cimport ARMS, CONTINUE, Batch, Features, Increment, Round, Session
 from step cimport Outcome
@@ -43,31 +43,46 @@ def open_sessions(
 
 def find_slots(
     size_t batch_address, int64_t used, const int64_t[::1] ids, int64_t[::1] slots,
-    uint32_t[::1] stamps, uint32_t stamp,
+    uint8_t[::1] seen,
 ):
-    """Fill `slots` with the rows of `ids`; returns (problem, i), of the last id looked at.
+    """Fill `slots` with the rows of `ids`; returns (problem, i), of the first id with one.
 
-    The problem is ID_OK if every id names an open session, else what is wrong with ids[i].
-    `stamps` has one number a slot, and `stamp` is one that no earlier call used: an id that
-    stands twice is found by it.
+    The problem is ID_OK if every id names an open session, none twice. `seen` has a bit a slot,
+    all zero before and after.
     """
     cdef const Batch* batch = <const Batch*> batch_address
     cdef int problem = step.ID_OK
-    cdef int64_t slot
-    cdef Py_ssize_t i, where = -1
+    cdef Py_ssize_t i = 0, where, repeated
+    cdef bint rising = True
     with nogil:
         for i in range(ids.shape[0]):
-            where = i
             problem = step.check_id(batch.sessions, used, ids[i])
             if problem != step.ID_OK:
                 break
-            slot = step.slot_of(ids[i])
-            if stamps[slot] == stamp:
-                problem = step.ID_REPEATED
-                break
-            stamps[slot] = stamp
-            slots[i] = slot
+            slots[i] = step.slot_of(ids[i])
+            rising &= i == 0 or slots[i] > slots[i - 1]
+        where = i if problem != step.ID_OK else ids.shape[0]
+        repeated = where if rising else first_repeated(slots, where, seen)
+    if repeated < where:
+        return step.ID_REPEATED, repeated
     return problem, where
+
+
+cdef Py_ssize_t first_repeated(
+    const int64_t[::1] slots, Py_ssize_t count, uint8_t[::1] seen
+) noexcept nogil:
+    # Place of the first slot that stands before too; `count` if there is none.
+    cdef Py_ssize_t i, found = count
+    cdef uint8_t bit
+    for i in range(count):
+        bit = <uint8_t> (1 << (slots[i] & 7))
+        if seen[slots[i] >> 3] & bit:
+            found = i
+            break
+        seen[slots[i] >> 3] |= bit
+    for i in range(found):
+        seen[slots[i] >> 3] = 0
+    return found
 
 
 def check_id(size_t batch_address, int64_t used, int64_t id):

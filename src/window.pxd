@@ -1,72 +1,78 @@
 # The window of a session's last calls: pushing a round, and what runs, cycles and rates read.
 #
 # Calls are compared once, as they come in: bit histories say which call equals the one 1, 2 or 3
-# before it, and each of the newest calls knows its nearest twin. Runs, cycles and staleness are
-# read off these.
+# before it, and each of the newest calls knows its nearest twin. Runs, cycles, rates and staleness
+# are read off these with masks and shifts.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memmove
 from records cimport (
     CALL_EMPTY, CALL_ERROR, LAGS, RECENT, RUN_WINDOW, SIZES, WINDOW,
     Policy, Round, Session,
-    add_saturating, count_bits, low_bits, lowest_bit, mix,
+    add_saturating, equal_words, low_bits, lowest_bit, mix, mix_pair, shift_words,
 )
+
+cdef extern from *:
+    """
+    /* k * (1 / n) is the same double as k / n for whole k <= n <= 4. */
+    static const double cellium_reciprocals[] = {0.0, 1.0, 1.0 / 2, 1.0 / 3, 1.0 / 4};
+    static const unsigned char cellium_bits_set[] = {
+        0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4
+    };
+    """
+    const double* RECIPROCALS "cellium_reciprocals"
+    const uint8_t* BITS_SET "cellium_bits_set"
 
 
 cdef inline void clear(Session* session) noexcept nogil:
     session.window_count = 0
     session.error_bits = 0
     session.empty_bits = 0
+    session.twins = 0
     session.failed_rounds = 0
 
 
-cdef inline uint8_t nearest_twin(
-    const Session* session, uint32_t signature, uint32_t result
-) noexcept nogil:
-    # Distance from a call about to be pushed to the nearest call like it; 0 = none.
-    cdef int i
-    for i in range(min(session.window_count, WINDOW - 1)):
-        if session.signature[i] == signature and session.result[i] == result:
-            return <uint8_t>(i + 1)
-    return 0
-
-
-cdef inline void compare_call(
-    Session* session, uint32_t signature, uint32_t result
-) noexcept nogil:
-    # How a call about to be pushed compares with those before it.
+cdef inline void compare_call(Session* session, uint32_t signature, uint32_t call) noexcept nogil:
+    # How a call about to be pushed compares with those before it. Whatever is compared with a
+    # call that is not in the window is masked when it is read.
+    cdef uint32_t equal = equal_words(session.call, call)
     cdef int lag
-    cdef uint16_t reached
     for lag in range(LAGS):
-        reached = session.window_count > lag
         session.same_signature[lag] = <uint16_t>(
-            session.same_signature[lag] << 1
-            | (reached & (session.signature[lag] == signature))
+            session.same_signature[lag] << 1 | (session.signature[lag] == signature)
         )
-        session.same_result[lag] = <uint16_t>(
-            session.same_result[lag] << 1 | (reached & (session.result[lag] == result))
-        )
-    memmove(&session.twin[1], &session.twin[0], RECENT - 1)
-    session.twin[0] = nearest_twin(session, signature, result)
+        session.same_call[lag] = <uint16_t>(session.same_call[lag] << 1 | (equal >> lag & 1))
+    # The distance to the nearest call like it; the bit beyond the window turns none into 0.
+    equal = (equal & low_bits(session.window_count)) | 1 << 15
+    session.twins = <uint16_t>(session.twins << 4 | ((lowest_bit(equal) + 1) & 15))
 
 
 cdef inline void push_call(Session* session, const Round* round, Py_ssize_t k) noexcept nogil:
     cdef uint8_t flags = round.flags[k] if round.flags else 0
+    cdef uint64_t result = round.result[k] if round.result else 0
     cdef uint32_t signature = mix(round.signature[k])
-    cdef uint32_t result = mix(round.result[k]) if round.result else 0
-    compare_call(session, signature, result)
-    memmove(&session.signature[1], &session.signature[0], (WINDOW - 1) * sizeof(uint32_t))
-    memmove(&session.result[1], &session.result[0], (WINDOW - 1) * sizeof(uint32_t))
-    memmove(&session.tool[1], &session.tool[0], (WINDOW - 1) * sizeof(uint32_t))
-    memmove(&session.size[1], &session.size[0], (SIZES - 1) * sizeof(uint32_t))
+    cdef uint32_t call = mix_pair(round.signature[k], result)
+    compare_call(session, signature, call)
+    shift_words(session.signature, LAGS)
+    shift_words(session.call, WINDOW - 1)
+    shift_words(session.tool, RUN_WINDOW)
+    shift_words(session.size, SIZES)
     session.signature[0] = signature
-    session.result[0] = result
+    session.call[0] = call
     session.tool[0] = mix(round.tool[k])
     session.size[0] = round.size[k] if round.size else 0
     session.error_bits = <uint16_t>(session.error_bits << 1 | ((flags & CALL_ERROR) != 0))
     session.empty_bits = <uint16_t>(session.empty_bits << 1 | ((flags & CALL_EMPTY) != 0))
-    if session.window_count < WINDOW:
-        session.window_count += 1
+    if flags & CALL_ERROR:
+        session.error = mix(result)
+    session.window_count += session.window_count < WINDOW
+
+
+cdef inline void count_failures(Session* session, bint failed) noexcept nogil:
+    # Rounds in a row whose calls all failed.
+    if not failed:
+        session.failed_rounds = 0
+    elif session.failed_rounds < RUN_WINDOW:
+        session.failed_rounds += 1
 
 
 cdef inline void push_calls(Session* session, const Round* round) noexcept nogil:
@@ -84,19 +90,16 @@ cdef inline void push_calls(Session* session, const Round* round) noexcept nogil
     session.calls = add_saturating(session.calls, <uint64_t>round.calls)
     session.errors = add_saturating(session.errors, errors)
     session.empties = add_saturating(session.empties, empties)
-    if errors < <uint64_t>round.calls:
-        session.failed_rounds = 0
-    elif session.failed_rounds < RUN_WINDOW:
-        session.failed_rounds += 1
+    count_failures(session, errors == <uint64_t>round.calls)
 
 
 cdef inline uint32_t equal_at(
     const Session* session, const Policy* policy, int count, int lag
 ) noexcept nogil:
     # Of the last `count` calls: bit i = call i equals the call `lag` (1..LAGS) before it.
-    cdef uint32_t mask = session.same_signature[lag - 1]
-    if policy.match_results:
-        mask &= session.same_result[lag - 1]
+    cdef uint32_t mask = (
+        session.same_call[lag - 1] if policy.match_results else session.same_signature[lag - 1]
+    )
     return mask & low_bits(count - lag)
 
 
@@ -111,11 +114,7 @@ cdef inline uint32_t equal_neighbours(const uint32_t* newest_first, int count) n
 
 cdef inline int newest_run(uint32_t equal_next) noexcept nogil:
     # Length of the run of equal calls that ends at the newest; bits as from equal_at(..., 1).
-    cdef int length = 1
-    while equal_next & 1:
-        length += 1
-        equal_next >>= 1
-    return length
+    return 1 + lowest_bit(~equal_next)
 
 
 cdef inline int longest_run(uint32_t equal_next, int* newest) noexcept nogil:
@@ -194,45 +193,48 @@ cdef inline bint three_same(const Session* session) noexcept nogil:
     return session.window_count >= 3 and session.same_signature[0] & 3 == 3
 
 
+cdef inline uint32_t stale_bits(const Session* session) noexcept nogil:
+    # Of the newest calls: those with a call like them still in the window.
+    cdef uint32_t bits = 0
+    cdef int i, twin
+    if session.twins == 0:
+        return 0
+    for i in range(RECENT):
+        twin = session.twins >> 4 * i & 15
+        bits |= <uint32_t>(twin != 0 and i + twin < WINDOW) << i
+    return bits
+
+
 cdef inline uint32_t unproductive_bits(
     const Session* session, const Policy* policy, int count
 ) noexcept nogil:
     # Of the last `count` (at most RECENT) calls: errors, and by the policy empty or stale ones.
     cdef uint32_t bits = session.error_bits
-    cdef int i
     if policy.empty_is_unproductive:
         bits |= session.empty_bits
     if policy.stale_is_unproductive:
-        for i in range(count):
-            # A twin that has left the window since does not count.
-            if session.twin[i] and i + session.twin[i] < session.window_count:
-                bits |= <uint32_t>1 << i
+        bits |= stale_bits(session)
     return bits & low_bits(count)
 
 
 cdef inline double share(uint32_t bits, int count) noexcept nogil:
-    # Share of the last `count` calls whose bit is set; 0 with no calls.
-    return count_bits(bits & low_bits(count)) / <double>count if count else 0.0
+    # Share of the last `count` (at most RECENT) calls whose bit is set; 0 with no calls.
+    return BITS_SET[bits & low_bits(count)] * RECIPROCALS[count]
 
 
-cdef inline int distinct_tools(const Session* session, int count) noexcept nogil:
-    cdef int distinct = 0
-    cdef int i, k
-    for i in range(count):
-        for k in range(i):
-            if session.tool[k] == session.tool[i]:
-                break
-        else:
-            distinct += 1
-    return distinct
+cdef inline double tool_diversity(const Session* session, int count) noexcept nogil:
+    # Distinct tools among the last `count` (at most RECENT) calls, a call; 0 with no calls.
+    cdef uint32_t a = session.tool[0], b = session.tool[1], c = session.tool[2]
+    cdef uint32_t d = session.tool[3]
+    cdef uint32_t repeats = (
+        (b == a) << 1
+        | ((c == a) | (c == b)) << 2
+        | ((d == a) | (d == b) | (d == c)) << 3
+    )
+    return share(~repeats, count)
 
 
 cdef inline int failures_in_row(const Session* session, const Policy* policy) noexcept nogil:
-    cdef uint32_t bits = session.error_bits
-    cdef int length = 0
     if policy.count_failed_rounds:
         return session.failed_rounds
-    while length < min(session.window_count, RUN_WINDOW) and bits & 1:
-        bits >>= 1
-        length += 1
-    return length
+    return newest_run(session.error_bits & low_bits(min(session.window_count, RUN_WINDOW))) - 1

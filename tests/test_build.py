@@ -27,7 +27,7 @@ def answer(code: str) -> str:
 
 STEP = (
     "import cellium_fast as c\n"
-    "f = c.Fleet(seed=1)\n"
+    "f = c.Fleet(seed=1, threads=1)\n"
     "f.step(f.open(5000, context_limit=10), c.RoundBatch(context_tokens=[5] * 5000))\n"
     "s = f.session(tools=['a']); s.step(c.Round([c.ToolCall('a', error=True)])); s.close(True)\n"
 )
