@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from records cimport (
     HISTORY, RECENT, RUN_WINDOW, SESSION_OUTPUTS, SIZES,
     Features, Policy, Round, Session,
-    clip, low_bits, mix, nearest, shift_words,
+    at_least, at_most, clip, low_bits, mix, nearest, shift_words,
 )
 cimport window
 
@@ -53,7 +53,7 @@ cdef inline double growth(const Session* session, int count) noexcept nogil:
         return 0.5
     last = session.size[0]
     first = session.size[count - 1]
-    return clip((last - first) / max(first, 1.0), -1.0, 1.0) / 2.0 + 0.5
+    return clip((last - first) / at_least(first, 1.0), -1.0, 1.0) / 2.0 + 0.5
 
 
 cdef inline double quality(double error_rate, double empty_rate, double grown) noexcept nogil:
@@ -90,7 +90,7 @@ cdef inline double computed_progress(
         0.3 * recent_quality(session, count)
         + 0.3 * (1.0 - window.share(unproductive, count))
         + 0.15 * (1.0 - window.share(session.empty_bits, count))
-        + 0.15 * max(window.tool_diversity(session, count) - repetition / 2.0, 0.0)
+        + 0.15 * at_least(window.tool_diversity(session, count) - repetition / 2.0, 0.0)
         + (0.0 if unproductive & 1 else 0.1)
         - 0.1 * repetition,
         0.0, 1.0,
@@ -151,22 +151,30 @@ cdef inline void update_stuck(
         session.stuck -= 1
 
 
-cdef inline bint is_plateau(const Features* features) noexcept nogil:
+cdef inline bint is_level(const Features* features) noexcept nogil:
+    # A plateau, if the trend is not sure.
     return (
         fabs(features.progress_trend) < 0.03
         and fabs(features.progress_trend_raw) < 0.05
         and 0 < features.stuck_iterations < 5
         and features.result_quality >= 0.55
         and features.error_rate < 0.5
-        and features.trend_confidence < 0.6
+    )
+
+
+cdef inline bint may_stagnate(const Features* features, const Policy* policy) noexcept nogil:
+    # The rule on a falling trend asks how sure the trend is.
+    return (
+        features.stuck_iterations >= policy.true_stagnation_stuck
+        and features.progress_trend < policy.true_stagnation_trend
     )
 
 
 cdef inline void describe_context(const Session* session, Features* features) noexcept nogil:
     cdef double ratio = context_ratio(session)
     features.context_known = ratio >= 0.0
-    features.context_ratio = max(ratio, 0.0)
-    features.context_saturation = min(features.context_ratio, 1.0)
+    features.context_ratio = at_least(ratio, 0.0)
+    features.context_saturation = at_most(features.context_ratio, 1.0)
     features.round = session.round
     if session.round_limit == 0:
         features.rounds_left = -1
@@ -218,7 +226,7 @@ cdef inline void describe(
     # evidence for explanations, only if they are wanted.
     cdef int length, newest
     cdef double calls = session.calls
-    cdef bint troubled
+    cdef bint level
     features.progress_score = session.progress
     features.progress_trend = session.trend
     features.progress_trend_raw = difference
@@ -231,13 +239,15 @@ cdef inline void describe(
     features.output_repeats = <uint8_t>output_repeats(session)
     features.failures_in_row = <uint8_t>window.failures_in_row(session, policy)
     describe_context(session, features)
-    troubled = wanted or session.stuck or features.cycle
-    if troubled:
-        features.trend_confidence = trend_confidence(session)
+    features.plateau = False
+    if wanted or session.stuck or features.cycle:
         features.error_rate = session.errors / calls if session.calls else 0.0
         features.empty_rate = session.empties / calls if session.calls else 0.0
         features.result_quality = total_quality(session, features)
-    features.plateau = troubled and is_plateau(features)
+        level = is_level(features)
+        if wanted or level or may_stagnate(features, policy):
+            features.trend_confidence = trend_confidence(session)
+            features.plateau = level and features.trend_confidence < 0.6
     features.making_progress = (
         features.progress_trend > 0.03 or features.progress_score >= 0.7 or features.plateau
     )

@@ -78,6 +78,48 @@ CELLIUM_INLINE uint32_t equal_words(const uint32_t *words, uint32_t word)
 #endif
 }
 
+/* Bit i says whether words[i] equals `word`, for three words; a fourth one is read. */
+CELLIUM_INLINE uint32_t equal_words_3(const uint32_t *words, uint32_t word)
+{
+#if defined(__SSE2__)
+    const __m128i wanted = _mm_set1_epi32((int)word);
+    const __m128i equal = _mm_cmpeq_epi32(_mm_loadu_si128((const __m128i *)words), wanted);
+    return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(equal)) & 7;
+#else
+    return (uint32_t)(words[0] == word) | (uint32_t)(words[1] == word) << 1
+        | (uint32_t)(words[2] == word) << 2;
+#endif
+}
+
+/* Bit i says whether words[i] equals one before it, for four words. */
+CELLIUM_INLINE uint32_t repeated_words_4(const uint32_t *words)
+{
+#if defined(__SSE2__)
+    const __m128i all = _mm_loadu_si128((const __m128i *)words);
+    const __m128i lag_1 = _mm_cmpeq_epi32(all, _mm_slli_si128(all, 4));
+    const __m128i lag_2 = _mm_cmpeq_epi32(all, _mm_slli_si128(all, 8));
+    const __m128i lag_3 = _mm_cmpeq_epi32(all, _mm_slli_si128(all, 12));
+    return ((uint32_t)_mm_movemask_ps(_mm_castsi128_ps(lag_1)) & 14)
+        | ((uint32_t)_mm_movemask_ps(_mm_castsi128_ps(lag_2)) & 12)
+        | ((uint32_t)_mm_movemask_ps(_mm_castsi128_ps(lag_3)) & 8);
+#else
+    const uint32_t a = words[0], b = words[1], c = words[2], d = words[3];
+    return (uint32_t)(b == a) << 1 | (uint32_t)(c == a || c == b) << 2
+        | (uint32_t)(d == a || d == b || d == c) << 3;
+#endif
+}
+
+/* `value`, but not below `low`, not above `high`: one instruction each, no branch. */
+CELLIUM_INLINE double at_least(double value, double low)
+{
+    return value < low ? low : value;
+}
+
+CELLIUM_INLINE double at_most(double value, double high)
+{
+    return value > high ? high : value;
+}
+
 /* The nearest whole number, halves to the even one, for |value| below 2**51: rint as two
  * additions, where the oldest x86-64 has no instruction for it. */
 CELLIUM_INLINE double nearest(double value)

@@ -156,7 +156,7 @@ ctypedef struct Policy:
     Prior prior                         # of private posteriors
 
 
-# 320 bytes, five lines of cache. Fields that one step reads together lie together.
+# At most five lines of cache. Fields that one step reads together lie together.
 ctypedef struct Session:
     uint64_t uid                # number in opening order: part of every random number's counter
     int64_t context_limit       # tokens; <= 0 unknown
@@ -182,8 +182,9 @@ ctypedef struct Session:
     uint16_t error_bits
     uint16_t empty_bits
     uint16_t twins              # 4 bits each: distance from a call back to one like it, 0 = none
-    uint16_t same_signature[LAGS]   # bit i: call i has the signature of the call 1, 2, 3 before it
-    uint16_t same_call[LAGS]    # the same of signature and result
+    uint32_t same_signature     # bit i, 10 + i, 20 + i: call i has the signature of the call 1, 2,
+                                # 3 before it
+    uint32_t same_call          # the same of signature and result
     uint32_t calls              # whole session
     uint32_t errors             # whole session
     uint32_t empties            # whole session
@@ -274,23 +275,21 @@ ctypedef struct Batch:
     double* bias                # (N, ARMS), NaN for what was no candidate
 
 
+cdef inline uint32_t fold(uint64_t value) noexcept nogil:
+    # 64 bits of hash down to 32: multiplicative hashing, Knuth, "The Art of Computer
+    # Programming", vol. 3, section 6.4, after the high half is folded into the low one.
+    return <uint32_t>((value ^ value >> 32) * <uint64_t>0x9E3779B97F4A7C15 >> 32)
+
+
 cdef inline uint32_t mix(uint64_t value) noexcept nogil:
-    # The finaliser of MurmurHash3 (Appleby, public domain): 64 bits of hash down to 32.
-    # 0 stands for "none" and stays 0; nothing else becomes 0.
-    if value == 0:
-        return 0
-    value ^= value >> 33
-    value *= <uint64_t>0xFF51AFD7ED558CCD
-    value ^= value >> 33
-    value *= <uint64_t>0xC4CEB9FE1A85EC53
-    value ^= value >> 33
-    value &= 0xFFFFFFFFu
-    return <uint32_t>value if value != 0 else 1
+    # As `fold`, but 0 stands for "none" and stays 0; nothing else becomes 0.
+    cdef uint32_t folded = fold(value)
+    return folded + ((folded == 0) & (value != 0))
 
 
-cdef inline uint32_t mix_pair(uint64_t first, uint64_t second) noexcept nogil:
+cdef inline uint32_t fold_pair(uint64_t first, uint64_t second) noexcept nogil:
     # 32 bits of two hashes together.
-    return mix(first + <uint64_t>0x9E3779B97F4A7C15 * (second + 1))
+    return fold(first + <uint64_t>0xFF51AFD7ED558CCD * second)
 
 
 cdef inline bint several(uint8_t actions) noexcept nogil:
@@ -303,7 +302,7 @@ cdef inline uint32_t low_bits(int count) noexcept nogil:
 
 
 cdef inline double clip(double value, double low, double high) noexcept nogil:
-    return low if value < low else high if value > high else value
+    return at_most(at_least(value, low), high)
 
 
 cdef inline uint32_t add_saturating(uint32_t value, uint64_t more) noexcept nogil:
@@ -342,4 +341,8 @@ cdef extern from "machine.h" nogil:
     void prefetch(const void* start, size_t size)
     void shift_words(void* words, int count)
     uint32_t equal_words(const uint32_t* words, uint32_t word)
+    uint32_t equal_words_3(const uint32_t* words, uint32_t word)
+    uint32_t repeated_words_4(const uint32_t* words)
+    double at_least(double value, double low)
+    double at_most(double value, double high)
     double nearest(double value)

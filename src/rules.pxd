@@ -4,7 +4,7 @@
 # force their action, in order; the others propose theirs. Every rule that fires is recorded.
 
 from libc.stdint cimport uint8_t, uint32_t
-from records cimport COMPRESS, CONTINUE, Features, Policy, lowest_bit
+from records cimport COMPRESS, CONTINUE, Features, Policy, low_bits, lowest_bit
 
 cdef enum:
     OUTPUT_LOOP
@@ -31,49 +31,54 @@ cdef inline uint32_t fired_if(bint condition, int rule) noexcept nogil:
     return <uint32_t>(condition != 0) << rule
 
 
-cdef inline uint32_t forcing_rules(const Features* f, const Policy* p) noexcept nogil:
+cdef inline uint32_t context_rules(const Features* f, const Policy* p) noexcept nogil:
+    return (
+        fired_if(f.context_ratio >= p.context_exhausted_saturation, CONTEXT_EXHAUSTED)
+        | fired_if(f.context_ratio >= p.context_high_saturation, CONTEXT_HIGH)
+        | fired_if(f.context_ratio >= p.context_critical_saturation, CONTEXT_CRITICAL)
+    )
+
+
+cdef inline uint32_t failure_rules(const Features* f, const Policy* p) noexcept nogil:
+    return (
+        fired_if(
+            f.failures_in_row >= p.failure_wall_failures
+            and (
+                f.progress_trend < p.failure_wall_trend
+                or f.stuck_iterations >= p.failure_wall_stuck
+            ),
+            FAILURE_WALL,
+        )
+        | fired_if(f.failures_in_row >= p.failure_chain_failures, FAILURE_CHAIN)
+    )
+
+
+cdef inline uint32_t cycle_rules(const Features* f, const Policy* p) noexcept nogil:
+    return (
+        fired_if(
+            f.result_quality < p.bad_cycle_quality
+            and (f.progress_trend < 0 or f.stuck_iterations >= p.bad_cycle_stuck),
+            BAD_CYCLE,
+        )
+        | <uint32_t>1 << TOOL_CYCLE
+    )
+
+
+cdef inline uint32_t stagnation_rules(const Features* f, const Policy* p) noexcept nogil:
     cdef double stuck = f.stuck_iterations
     cdef bint paused = p.true_stagnation_pause_from <= stuck < p.true_stagnation_pause_to
     return (
-        fired_if(f.output_repeats >= p.output_loop_repeats, OUTPUT_LOOP)
-        | fired_if(
-            f.context_known and f.context_ratio >= p.context_exhausted_saturation,
-            CONTEXT_EXHAUSTED,
-        )
-        | fired_if(f.rounds_left == 0, ROUND_LIMIT)
-        | fired_if(
-            f.failures_in_row >= p.failure_wall_failures
-            and (f.progress_trend < p.failure_wall_trend or stuck >= p.failure_wall_stuck),
-            FAILURE_WALL,
-        )
-        | fired_if(
+        fired_if(
             stuck >= p.true_stagnation_stuck and not paused and not f.plateau
             and f.progress_trend < p.true_stagnation_trend
             and f.trend_confidence > p.true_stagnation_confidence,
             TRUE_STAGNATION,
         )
-        | fired_if(
-            f.cycle and f.result_quality < p.bad_cycle_quality
-            and (f.progress_trend < 0 or stuck >= p.bad_cycle_stuck),
-            BAD_CYCLE,
-        )
-    )
-
-
-cdef inline uint32_t proposing_rules(const Features* f, const Policy* p) noexcept nogil:
-    cdef double stuck = f.stuck_iterations
-    cdef bint known = f.context_known
-    return (
-        fired_if(known and f.context_ratio >= p.context_high_saturation, CONTEXT_HIGH)
-        | fired_if(known and f.context_ratio >= p.context_critical_saturation, CONTEXT_CRITICAL)
-        | fired_if(f.failures_in_row >= p.failure_chain_failures, FAILURE_CHAIN)
         | fired_if(stuck >= p.prolonged_stagnation_stuck and not f.plateau, PROLONGED_STAGNATION)
-        | fired_if(f.cycle, TOOL_CYCLE)
-        | fired_if(f.repetition_score > p.tool_repetition_repetition, TOOL_REPETITION)
         | fired_if(stuck >= p.mild_stagnation_stuck and not f.making_progress, MILD_STAGNATION)
         | fired_if(
             stuck >= p.moderate_stagnation_stuck
-            and known and f.context_ratio >= p.moderate_stagnation_saturation,
+            and f.context_known and f.context_ratio >= p.moderate_stagnation_saturation,
             MODERATE_STAGNATION,
         )
         | fired_if(
@@ -83,6 +88,25 @@ cdef inline uint32_t proposing_rules(const Features* f, const Policy* p) noexcep
             SLOW_PROGRESS,
         )
     )
+
+
+cdef inline uint32_t fired_rules(const Features* f, const Policy* p) noexcept nogil:
+    # All but the last. Each group is worked out only if what all of it asks for is there: every
+    # threshold on stuck and on failures is at least 1.
+    cdef uint32_t fired = (
+        fired_if(f.output_repeats >= p.output_loop_repeats, OUTPUT_LOOP)
+        | fired_if(f.rounds_left == 0, ROUND_LIMIT)
+        | fired_if(f.repetition_score > p.tool_repetition_repetition, TOOL_REPETITION)
+    )
+    if f.context_known:
+        fired |= context_rules(f, p)
+    if f.failures_in_row:
+        fired |= failure_rules(f, p)
+    if f.cycle:
+        fired |= cycle_rules(f, p)
+    if f.stuck_iterations:
+        fired |= stagnation_rules(f, p)
+    return fired & p.rules_enabled
 
 
 cdef inline bint is_progressing(
@@ -113,9 +137,9 @@ cdef inline uint8_t actions_of(const Features* f, const Policy* p, int rule) noe
 
 cdef inline uint8_t evaluate(const Features* f, const Policy* p, uint32_t* rules) noexcept nogil:
     # The candidate set; `rules` gets the rules that fired.
-    cdef uint32_t forced = forcing_rules(f, p) & p.rules_enabled
-    cdef uint32_t proposing = proposing_rules(f, p) & p.rules_enabled
-    cdef uint32_t fired = forced | proposing
+    cdef uint32_t fired = fired_rules(f, p)
+    cdef uint32_t forced = fired & low_bits(FIRST_PROPOSING)
+    cdef uint32_t proposing = fired & ~low_bits(FIRST_PROPOSING)
     cdef uint8_t proposed = 0, alone = 0, actions
     cdef int rule
     while proposing:

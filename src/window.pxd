@@ -8,8 +8,13 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from records cimport (
     CALL_EMPTY, CALL_ERROR, LAGS, RECENT, RUN_WINDOW, SIZES, WINDOW,
     Policy, Round, Session,
-    add_saturating, equal_words, low_bits, lowest_bit, mix, mix_pair, shift_words,
+    add_saturating, equal_words, equal_words_3, fold, fold_pair, low_bits, lowest_bit, mix,
+    repeated_words_4, shift_words,
 )
+
+cdef enum:
+    # Of three histories of 10 bits, those that a shift does not push into the next one.
+    LAGS_KEPT = 0x3FE | 0x3FE << 10 | 0x3FE << 20
 
 cdef extern from *:
     """
@@ -31,16 +36,19 @@ cdef inline void clear(Session* session) noexcept nogil:
     session.failed_rounds = 0
 
 
+cdef inline uint32_t push_lags(uint32_t history, uint32_t equal) noexcept nogil:
+    # Shift in whether a call equals the one 1, 2, 3 before it: bits 0, 1, 2 of `equal`.
+    return (history << 1 & LAGS_KEPT) | (equal & 1) | (equal & 2) << 9 | (equal & 4) << 18
+
+
 cdef inline void compare_call(Session* session, uint32_t signature, uint32_t call) noexcept nogil:
     # How a call about to be pushed compares with those before it. Whatever is compared with a
     # call that is not in the window is masked when it is read.
     cdef uint32_t equal = equal_words(session.call, call)
-    cdef int lag
-    for lag in range(LAGS):
-        session.same_signature[lag] = <uint16_t>(
-            session.same_signature[lag] << 1 | (session.signature[lag] == signature)
-        )
-        session.same_call[lag] = <uint16_t>(session.same_call[lag] << 1 | (equal >> lag & 1))
+    session.same_call = push_lags(session.same_call, equal)
+    session.same_signature = push_lags(
+        session.same_signature, equal_words_3(session.signature, signature)
+    )
     # The distance to the nearest call like it; the bit beyond the window turns none into 0.
     equal = (equal & low_bits(session.window_count)) | 1 << 15
     session.twins = <uint16_t>(session.twins << 4 | ((lowest_bit(equal) + 1) & 15))
@@ -49,8 +57,8 @@ cdef inline void compare_call(Session* session, uint32_t signature, uint32_t cal
 cdef inline void push_call(Session* session, const Round* round, Py_ssize_t k) noexcept nogil:
     cdef uint8_t flags = round.flags[k] if round.flags else 0
     cdef uint64_t result = round.result[k] if round.result else 0
-    cdef uint32_t signature = mix(round.signature[k])
-    cdef uint32_t call = mix_pair(round.signature[k], result)
+    cdef uint32_t signature = fold(round.signature[k])
+    cdef uint32_t call = fold_pair(round.signature[k], result)
     compare_call(session, signature, call)
     shift_words(session.signature, LAGS)
     shift_words(session.call, WINDOW - 1)
@@ -97,10 +105,8 @@ cdef inline uint32_t equal_at(
     const Session* session, const Policy* policy, int count, int lag
 ) noexcept nogil:
     # Of the last `count` calls: bit i = call i equals the call `lag` (1..LAGS) before it.
-    cdef uint32_t mask = (
-        session.same_call[lag - 1] if policy.match_results else session.same_signature[lag - 1]
-    )
-    return mask & low_bits(count - lag)
+    cdef uint32_t same = session.same_call if policy.match_results else session.same_signature
+    return same >> 10 * (lag - 1) & low_bits(count - lag)
 
 
 cdef inline uint32_t equal_neighbours(const uint32_t* newest_first, int count) noexcept nogil:
@@ -190,19 +196,18 @@ cdef inline uint8_t cycle_length(const Session* session, const Policy* policy) n
 
 cdef inline bint three_same(const Session* session) noexcept nogil:
     # The last three calls have one signature.
-    return session.window_count >= 3 and session.same_signature[0] & 3 == 3
+    return session.window_count >= 3 and session.same_signature & 3 == 3
 
 
 cdef inline uint32_t stale_bits(const Session* session) noexcept nogil:
-    # Of the newest calls: those with a call like them still in the window.
-    cdef uint32_t bits = 0
-    cdef int i, twin
-    if session.twins == 0:
-        return 0
-    for i in range(RECENT):
-        twin = session.twins >> 4 * i & 15
-        bits |= <uint32_t>(twin != 0 and i + twin < WINDOW) << i
-    return bits
+    # Of the newest RECENT calls: those with a call like them still in the window. All at once,
+    # in the 4 bits that each has: its distance to its twin is not 0, and with its own place
+    # added stays below WINDOW = 12 = 0b1100.
+    cdef uint32_t twins = session.twins
+    cdef uint32_t places = twins + 0x3210
+    cdef uint32_t some = twins | twins >> 1 | twins >> 2 | twins >> 3
+    cdef uint32_t stale = some & ~(places >> 3 & places >> 2) & 0x1111
+    return stale * 0x1248 >> 12 & 15     # bits 0, 4, 8, 12 side by side
 
 
 cdef inline uint32_t unproductive_bits(
@@ -224,14 +229,7 @@ cdef inline double share(uint32_t bits, int count) noexcept nogil:
 
 cdef inline double tool_diversity(const Session* session, int count) noexcept nogil:
     # Distinct tools among the last `count` (at most RECENT) calls, a call; 0 with no calls.
-    cdef uint32_t a = session.tool[0], b = session.tool[1], c = session.tool[2]
-    cdef uint32_t d = session.tool[3]
-    cdef uint32_t repeats = (
-        (b == a) << 1
-        | ((c == a) | (c == b)) << 2
-        | ((d == a) | (d == b) | (d == c)) << 3
-    )
-    return share(~repeats, count)
+    return share(~repeated_words_4(session.tool), count)
 
 
 cdef inline int failures_in_row(const Session* session, const Policy* policy) noexcept nogil:
