@@ -9,3 +9,22 @@ def sample_beta(
     first: int,
     out: NDArray[np.float64],
 ) -> None: ...
+def beta_variants() -> list[int]: ...
+def sample_beta_with(
+    variant: int,
+    alpha: NDArray[np.float64],
+    beta: NDArray[np.float64],
+    key: int,
+    first: int,
+    out: NDArray[np.float64],
+) -> None: ...
+def sample_beta_singly(
+    alpha: NDArray[np.float64],
+    beta: NDArray[np.float64],
+    key: int,
+    first: int,
+    out: NDArray[np.float64],
+) -> None: ...
+def elementary(
+    x: NDArray[np.float64],
+) -> tuple[list[float], list[float], list[float], list[float]]: ...

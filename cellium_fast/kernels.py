@@ -85,8 +85,8 @@ def sample_beta(
 
     Exact in law for shapes in [1e-3, 1e6]; for any other finite positive shape a finite number in
     [0, 1]. The draw at flat position i is a function of `key`, ``counter + i`` and its shapes, and
-    of nothing else. Cheng, "Generating beta variates with nonintegral shape parameters", CACM
-    21(4), 1978, algorithm BA; Philox 4x32-10, Salmon et al., SC'11, section 4.3.
+    of nothing else. Two gamma variates by Marsaglia and Tsang, "A simple method for generating
+    gamma variables", ACM TOMS 26(3), 2000; Philox 4x32-10, Salmon et al., SC'11, section 4.3.
 
     Parameters
     ----------
@@ -107,11 +107,16 @@ def sample_beta(
     """
     alphas, betas = _broadcast(alpha=alpha, beta=beta)
     for name, shapes in (("alpha", alphas), ("beta", betas)):
-        every(name, np.isfinite(shapes) & (shapes > 0), shapes, "a finite number > 0")
+        # Two passes that make no array; the slow way only to name the culprit.
+        if shapes.size and not (shapes.min() > 0 and shapes.max() < np.inf):
+            every(name, np.isfinite(shapes) & (shapes > 0), shapes, "a finite number > 0")
     key = whole_number("key", key, 0, KEYS)
     counter = whole_number("counter", counter, 0, KEYS)
     scalar = out is None and alphas.ndim == 0
     out = output("out", out, np.float64, alphas.shape)
+    alphas, betas = (
+        shapes.copy() if np.may_share_memory(shapes, out) else shapes for shapes in (alphas, betas)
+    )
     _philox.sample_beta(alphas.reshape(-1), betas.reshape(-1), key, counter, out.reshape(-1))
     return float(out) if scalar else out
 
@@ -251,7 +256,7 @@ def decay(
         raise InputError(f"out: wanted two arrays, got {type(out).__name__}")
     results = []
     for name, values, place, goal in zip(
-        ("alpha", "beta"), (alphas, betas), wanted, targets, strict=True
+        ("alpha", "beta"), (alphas.copy(), betas.copy()), wanted, targets, strict=True
     ):
         every(name, np.isfinite(values) & (values > 0), values, "a finite number > 0")
         goals = np.full(values.size, number("target", goal, np.nextafter(0, 1), 1e300))
@@ -278,6 +283,7 @@ def _lengths(lengths: ArrayLike | None, rows: int, longest: int) -> NDArray[np.i
 
 
 def _broadcast(**arguments: ArrayLike) -> tuple[Floats, ...]:
+    """As C-contiguous float64 arrays of one shape; those that are so already are not copied."""
     given: dict[str, NDArray[Any]] = {}
     for name, value in arguments.items():
         given[name] = as_given(name, value)
@@ -288,4 +294,4 @@ def _broadcast(**arguments: ArrayLike) -> tuple[Floats, ...]:
     except ValueError:
         shapes = " and ".join(f"{name} {value.shape}" for name, value in given.items())
         raise InputError(f"wanted shapes that broadcast, got {shapes}") from None
-    return tuple(np.array(values, np.float64, order="C") for values in together)
+    return tuple(np.asarray(values, np.float64, order="C") for values in together)

@@ -1,11 +1,13 @@
-"""Philox and Cheng's Beta sampler in plain Python, written from the papers; no code shared.
+"""Philox and the Beta sampler in plain Python, written from the papers; no code shared.
 
 Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11, section 4.3.
-Cheng, "Generating beta variates with nonintegral shape parameters", CACM 21(4), 1978, section 2,
-algorithm BA.
+Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26(3), 2000.
+Box and Muller, "A note on the generation of random normal deviates", Annals of Mathematical
+Statistics 29(2), 1958.
 """
 
 import math
+from fractions import Fraction
 
 WORD = 2**32 - 1
 
@@ -22,33 +24,56 @@ def philox(counter, key):
     return a, b, c, d
 
 
-def uniform_bits(key, uid, round, purpose, block):
-    """The two 64-bit numbers of one block of one draw."""
+def block_bits(key, uid, round, purpose, block):
+    """The 128 random bits of one block of one draw, the first word highest."""
     counter = (uid & WORD, uid >> 32, round, purpose << 24 | block)
     a, b, c, d = philox(counter, (key & WORD, key >> 32))
-    return a << 32 | b, c << 32 | d
+    return a << 96 | b << 64 | c << 32 | d
 
 
-def log_sum(x, y):
-    """log(e^x + e^y)."""
-    high, low = max(x, y), min(x, y)
-    return high + math.log1p(math.exp(low - high))
+def middle(number, bits):
+    """The middle of cell `number` of the unit interval cut into 2^bits cells."""
+    return float(Fraction(2 * number + 1, 2 ** (bits + 1)))
+
+
+def normals(bits):
+    """Two normals from 52 bits for the radius and 32 for the angle."""
+    radius = math.sqrt(-2 * math.log(middle(bits >> 76, 52)))
+    quarter, fine = (bits & WORD) >> 30, bits & 2**30 - 1
+    # Quarters of the circle around the axes +x, +y, -x, -y; the first bit is the sign.
+    angle = math.pi / 2 * (middle(fine, 30) - 0.5)
+    along, across = radius * math.cos(angle), radius * math.sin(angle)
+    return [(along, across), (across, along), (-along, across), (across, -along)][quarter]
+
+
+def log_acceptance(normal, d):
+    """log of target over proposal density for a gamma variate d v; None if v is not positive."""
+    root = 1 + normal / math.sqrt(9 * d)
+    if root <= 0:
+        return None
+    return normal**2 / 2 + d - d * root**3 + 3 * d * math.log(root)
 
 
 def beta(a, b, key, uid, round=0, purpose=0):
-    """One draw from Beta(a, b) by algorithm BA, in logarithms so that nothing overflows."""
-    alpha = a + b
-    spread = max(1 / a, 1 / b)
-    if min(a, b) > 1:
-        spread = math.sqrt((alpha - 2) / (2 * a * b - alpha))
-    gamma = a + 1 / spread
-    for block in range(10_000):
-        first, second = uniform_bits(key, uid, round, purpose, block)
-        # u = (bits + 1/2) / 2^64; the quotient of whole numbers is rounded once.
-        v = spread * math.log((2 * first + 1) / (2 * (2**64 - 1 - first) + 1))
-        w = math.log(a) + v
-        z = 2 * math.log((first + 0.5) / 2**64) + math.log((second + 0.5) / 2**64)
-        if alpha * (math.log(alpha) - log_sum(math.log(b), w)) + gamma * v - math.log(4) >= z:
-            odds = w - math.log(b)
-            return math.exp(odds - log_sum(0.0, odds))
-    raise AssertionError("no draw after 10,000 tries")
+    """One draw from Beta(a, b): G / (G + H) of two gamma variates, accepted together."""
+    d, e = (shape + (shape < 1) - 1 / 3 for shape in (a, b))
+    for block in range(1, 10_000):
+        bits = block_bits(key, uid, round, purpose, block)
+        x, y = normals(bits)
+        one, two = log_acceptance(x, d), log_acceptance(y, e)
+        if one is None or two is None:
+            continue
+        if math.log(middle(bits >> 32 & 2**44 - 1, 44)) < one + two:
+            break
+    else:
+        raise AssertionError("no draw after 10,000 tries")
+    odds = 3 * math.log1p(x / math.sqrt(9 * d)) - 3 * math.log1p(y / math.sqrt(9 * e))
+    odds += math.log(d) - math.log(e)
+    powers = block_bits(key, uid, round, purpose, 0)
+    if a < 1:
+        odds += math.log(middle(powers >> 64, 64)) / a
+    if b < 1:
+        odds -= math.log(middle(powers & 2**64 - 1, 64)) / b
+    if odds < 0:
+        return math.exp(odds) / (1 + math.exp(odds)) if odds > -750 else 0.0
+    return 1 / (1 + math.exp(-odds)) if odds < 750 else 1.0

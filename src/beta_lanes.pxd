@@ -1,0 +1,23 @@
+# Many draws from the Beta law at once. Apart from philox.pxd, so that only modules that make many
+# are compiled with it.
+
+from libc.stdint cimport uint64_t
+from philox cimport Counter
+
+cdef extern from "beta_lanes.h" nogil:
+    enum:
+        VARIANTS
+
+    # out[i] = sample_beta(alpha[i], beta[i], key, counters[i]), the same bits; out may be alpha or
+    # beta.
+    void sample_beta_many(
+        const double* alpha, const double* beta, const Counter* counters, uint64_t key,
+        Py_ssize_t count, double* out,
+    ) noexcept
+
+    # For tests: the same by one variant, 0 = plain, 1 = AVX2, 2 = AVX-512.
+    bint has_variant(int variant) noexcept
+    void sample_beta_with(
+        int variant, const double* alpha, const double* beta, const Counter* counters,
+        uint64_t key, Py_ssize_t count, double* out,
+    ) noexcept
