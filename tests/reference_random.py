@@ -54,19 +54,28 @@ def log_acceptance(normal, d):
     return normal**2 / 2 + d - d * root**3 + 3 * d * math.log(root)
 
 
-def beta(a, b, key, uid, round=0, purpose=0):
-    """One draw from Beta(a, b): G / (G + H) of two gamma variates, accepted together."""
-    d, e = (shape + (shape < 1) - 1 / 3 for shape in (a, b))
+def accepted_try(a, b, key, uid, round=0, purpose=0):
+    """Number and normals of the first try at Beta(a, b) whose gamma variates are accepted."""
     for block in range(1, 10_000):
         bits = block_bits(key, uid, round, purpose, block)
         x, y = normals(bits)
-        one, two = log_acceptance(x, d), log_acceptance(y, e)
+        one, two = log_acceptance(x, third_less(a)), log_acceptance(y, third_less(b))
         if one is None or two is None:
             continue
         if math.log(middle(bits >> 32 & 2**44 - 1, 44)) < one + two:
-            break
-    else:
-        raise AssertionError("no draw after 10,000 tries")
+            return block, x, y
+    raise AssertionError("no draw after 10,000 tries")
+
+
+def third_less(shape):
+    """d of the gamma variate of a shape, or of shape + 1 below 1."""
+    return shape + (shape < 1) - 1 / 3
+
+
+def beta(a, b, key, uid, round=0, purpose=0):
+    """One draw from Beta(a, b): G / (G + H) of two gamma variates, accepted together."""
+    _, x, y = accepted_try(a, b, key, uid, round, purpose)
+    d, e = third_less(a), third_less(b)
     odds = 3 * math.log1p(x / math.sqrt(9 * d)) - 3 * math.log1p(y / math.sqrt(9 * e))
     odds += math.log(d) - math.log(e)
     powers = block_bits(key, uid, round, purpose, 0)
