@@ -5,7 +5,7 @@
 from libc.math cimport NAN
 from libc.stdint cimport uint8_t, uint64_t
 from records cimport (
-    ARMS, COMPRESS, CONTINUE, FIRST, GREEDY, PURPOSE_ARM, REDIRECT, RETRY, SESSION_PRIVATE,
+    ARMS, COMPRESS, CONTINUE, FIRST, PURPOSE_ARM, REDIRECT, RETRY, SESSION_PRIVATE, THOMPSON,
     Features, Policy, Pool, Session,
     lowest_bit, several,
 )
@@ -87,18 +87,6 @@ cdef inline int best_arm(
     return best
 
 
-cdef inline int thompson(
-    uint8_t candidates, const Arm* arms, uint64_t key, Counter counter,
-    const double* bias, double* draws,
-) noexcept nogil:
-    cdef int action
-    for action in range(ARMS):
-        if candidates >> action & 1:
-            counter.purpose = PURPOSE_ARM + action
-            draws[action] = sample_beta(arms[action].alpha, arms[action].beta, key, counter)
-    return best_arm(candidates, draws, bias)
-
-
 cdef inline void none_compared(double* draws, double* bias) noexcept nogil:
     cdef int action
     for action in range(ARMS):
@@ -106,27 +94,46 @@ cdef inline void none_compared(double* draws, double* bias) noexcept nogil:
         bias[action] = NAN
 
 
-cdef inline int choose(
-    const Session* session, const Features* features, const Policy* policy, const Pool* pools,
-    uint64_t key, uint8_t candidates, double* draws, double* bias,
+cdef inline bint draws_for(const Policy* policy) noexcept nogil:
+    return policy.tie_break == THOMPSON
+
+
+cdef inline int choose_without_draws(
+    const Session* session, const Policy* policy, const Pool* pools, const Features* features,
+    uint8_t candidates, double* draws, double* bias,
 ) noexcept nogil:
-    # The action; `draws` and `bias` get a number for every candidate that was compared.
-    cdef Arm arms[ARMS]
-    cdef Counter counter
+    # The action if nothing is drawn for it; `draws` and `bias` get a number for every candidate
+    # that was compared, and NaN for every other.
+    cdef Arm arm
     cdef int action
     none_compared(draws, bias)
     if not several(candidates) or policy.tie_break == FIRST:
         return lowest_bit(candidates)
     for action in range(ARMS):
         if candidates >> action & 1:
-            arms[action] = arm_of(session, pools, action)
-            bias[action] = bias_of(features, policy, action, arms[action].updates)
-    if policy.tie_break == GREEDY:
-        for action in range(ARMS):
-            if candidates >> action & 1:
-                draws[action] = arms[action].alpha / (arms[action].alpha + arms[action].beta)
-        return best_arm(candidates, draws, bias)
+            arm = arm_of(session, pools, action)
+            bias[action] = bias_of(features, policy, action, arm.updates)
+            draws[action] = arm.alpha / (arm.alpha + arm.beta)
+    return best_arm(candidates, draws, bias)
+
+
+cdef inline int choose(
+    const Session* session, const Features* features, const Policy* policy, const Pool* pools,
+    uint64_t key, uint8_t candidates, double* draws, double* bias,
+) noexcept nogil:
+    # The action; `draws` and `bias` as of `choose_without_draws`.
+    cdef Arm arm
+    cdef Counter counter
+    cdef int action
+    if not several(candidates) or not draws_for(policy):
+        return choose_without_draws(session, policy, pools, features, candidates, draws, bias)
+    none_compared(draws, bias)
     counter.uid = session.uid
     counter.round = session.round
-    counter.purpose = PURPOSE_ARM
-    return thompson(candidates, arms, key, counter, bias, draws)
+    for action in range(ARMS):
+        if candidates >> action & 1:
+            arm = arm_of(session, pools, action)
+            bias[action] = bias_of(features, policy, action, arm.updates)
+            counter.purpose = PURPOSE_ARM + action
+            draws[action] = sample_beta(arm.alpha, arm.beta, key, counter)
+    return best_arm(candidates, draws, bias)

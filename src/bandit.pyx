@@ -1,12 +1,101 @@
 # cython: language_level=3
-"""Loops over the formulas of bandit.pxd."""
+"""Loops over the formulas of bandit.pxd. The draws of many ties are made at once."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from records cimport ARMS, Batch, Session, features_of, lowest_bit, several
+from records cimport (
+    ARMS, PURPOSE_ARM, Batch, Policy, Session, features_of, lowest_bit, several,
+)
 from philox cimport Counter
+from beta_lanes cimport sample_beta_many
 from bandit cimport Arm
 cimport bandit
+
+cdef enum:
+    MOST = 128      # ties in work at a time
+
+
+# Ties in work, and side by side the draws that they need.
+ctypedef struct Ties:
+    int count
+    Py_ssize_t row[MOST]
+    uint8_t candidates[MOST]
+    double bias[MOST][ARMS]
+    double draws[MOST][ARMS]
+    Py_ssize_t draw_count
+    double alpha[MOST * ARMS]
+    double beta[MOST * ARMS]
+    Counter counter[MOST * ARMS]
+
+
+cdef inline void need_draw(
+    Ties* ties, Arm arm, uint64_t uid, uint32_t round, int action
+) noexcept nogil:
+    cdef Py_ssize_t k = ties.draw_count
+    ties.alpha[k] = arm.alpha
+    ties.beta[k] = arm.beta
+    ties.counter[k].uid = uid
+    ties.counter[k].round = round
+    ties.counter[k].purpose = PURPOSE_ARM + action
+    ties.draw_count += 1
+
+
+cdef void draw(Ties* ties, uint64_t key) noexcept nogil:
+    # Make the draws, in place of their alphas, and hand them to their ties.
+    cdef Py_ssize_t k = 0
+    cdef int i, action
+    sample_beta_many(ties.alpha, ties.beta, ties.counter, key, ties.draw_count, ties.alpha)
+    for i in range(ties.count):
+        for action in range(ARMS):
+            if ties.candidates[i] >> action & 1:
+                ties.draws[i][action] = ties.alpha[k]
+                k += 1
+
+
+cdef void break_ties(const Batch* batch, Ties* ties) noexcept nogil:
+    # Decide the ties in work, and have none.
+    cdef Py_ssize_t row
+    cdef int i
+    draw(ties, batch.key)
+    for i in range(ties.count):
+        row = ties.row[i]
+        batch.action[row] = <uint8_t> bandit.best_arm(
+            ties.candidates[i], ties.draws[i], ties.bias[i]
+        )
+        write_comparison(batch, row, ties.draws[i], ties.bias[i])
+    ties.count = 0
+    ties.draw_count = 0
+
+
+cdef inline void write_comparison(
+    const Batch* batch, Py_ssize_t row, const double* draws, const double* bias
+) noexcept nogil:
+    # What a decision compared, if the caller wants it.
+    if batch.draws:
+        memcpy(&batch.draws[row * ARMS], draws, ARMS * sizeof(double))
+    if batch.bias:
+        memcpy(&batch.bias[row * ARMS], bias, ARMS * sizeof(double))
+
+
+cdef inline void add_tie(
+    const Batch* batch, const Session* session, Py_ssize_t row, Ties* ties
+) noexcept nogil:
+    cdef int i = ties.count
+    cdef uint8_t candidates = batch.candidates[row]
+    cdef const Policy* policy = &batch.policies[session.policy]
+    cdef Arm arm
+    cdef int action
+    ties.row[i] = row
+    ties.candidates[i] = candidates
+    bandit.none_compared(ties.draws[i], ties.bias[i])
+    for action in range(ARMS):
+        if candidates >> action & 1:
+            arm = bandit.arm_of(session, batch.pools, action)
+            ties.bias[i][action] = bandit.bias_of(
+                features_of(batch, row), policy, action, arm.updates
+            )
+            need_draw(ties, arm, session.uid, session.round, action)
+    ties.count += 1
 
 
 def tie_break(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
@@ -14,26 +103,32 @@ def tie_break(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
     cdef const Batch* batch = <const Batch*> batch_address
     cdef const Session* session
     cdef uint8_t candidates
+    cdef Ties ties
     cdef double draws[ARMS]
     cdef double bias[ARMS]
     cdef Py_ssize_t i
+    ties.count = 0
+    ties.draw_count = 0
     with nogil:
         for i in range(start, stop):
             candidates = batch.candidates[i]
             if batch.tiebreak:
                 batch.tiebreak[i] = several(candidates)
-            if not several(candidates) and not batch.draws:
+            if not several(candidates) and not batch.draws and not batch.bias:
                 batch.action[i] = <uint8_t> lowest_bit(candidates)
                 continue
             session = &batch.sessions[batch.slots[i]]
-            batch.action[i] = <uint8_t> bandit.choose(
-                session, features_of(batch, i), &batch.policies[session.policy], batch.pools,
-                batch.key, candidates, draws, bias,
+            if several(candidates) and bandit.draws_for(&batch.policies[session.policy]):
+                add_tie(batch, session, i, &ties)
+                if ties.count == MOST:
+                    break_ties(batch, &ties)
+                continue
+            batch.action[i] = <uint8_t> bandit.choose_without_draws(
+                session, &batch.policies[session.policy], batch.pools, features_of(batch, i),
+                candidates, draws, bias,
             )
-            if batch.draws:
-                memcpy(&batch.draws[i * ARMS], draws, sizeof(draws))
-            if batch.bias:
-                memcpy(&batch.bias[i * ARMS], bias, sizeof(bias))
+            write_comparison(batch, i, draws, bias)
+        break_ties(batch, &ties)
 
 
 def thompson(
@@ -43,18 +138,27 @@ def thompson(
 ):
     """The winning arm of each row."""
     cdef Py_ssize_t i
-    cdef int k
-    cdef Arm arms[ARMS]
-    cdef double draws[ARMS]
-    cdef Counter counter
+    cdef int k, action
+    cdef Arm arm
+    cdef Ties ties
+    ties.count = 0
+    ties.draw_count = 0
     with nogil:
         for i in range(alpha.shape[0]):
-            counter.uid = ids[i]
-            counter.round = rounds[i]
-            counter.purpose = 0
-            for k in range(ARMS):
-                arms[k].alpha = alpha[i, k]
-                arms[k].beta = beta[i, k]
-            out[i] = <uint8_t> bandit.thompson(
-                candidates[i], arms, key, counter, &bias[i, 0], draws
-            )
+            ties.row[ties.count] = i
+            ties.candidates[ties.count] = candidates[i]
+            ties.count += 1
+            for action in range(ARMS):
+                if candidates[i] >> action & 1:
+                    arm.alpha = alpha[i, action]
+                    arm.beta = beta[i, action]
+                    need_draw(&ties, arm, ids[i], rounds[i], action)
+            if ties.count < MOST and i + 1 < alpha.shape[0]:
+                continue
+            draw(&ties, key)
+            for k in range(ties.count):
+                out[ties.row[k]] = <uint8_t> bandit.best_arm(
+                    ties.candidates[k], ties.draws[k], &bias[ties.row[k], 0]
+                )
+            ties.count = 0
+            ties.draw_count = 0
