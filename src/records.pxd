@@ -182,8 +182,7 @@ ctypedef struct Session:
     uint16_t error_bits
     uint16_t empty_bits
     uint16_t twins              # 4 bits each: distance from a call back to one like it, 0 = none
-    uint32_t same_signature     # bit i, 10 + i, 20 + i: call i has the signature of the call 1, 2,
-                                # 3 before it
+    uint32_t same_signature     # bits i, 10 + i, 20 + i: call i has that of the call 1, 2, 3 before
     uint32_t same_call          # the same of signature and result
     uint32_t calls              # whole session
     uint32_t errors             # whole session
