@@ -1,4 +1,4 @@
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ INCREMENT: Final[np.dtype[np.void]]
 FEATURES: Final[np.dtype[np.void]]
 
 def mix(value: int) -> int: ...
+def address_of(array: NDArray[Any]) -> int: ...
 
 class Batch:
     @property

@@ -62,16 +62,23 @@ def array(name: str, value: Any, dtype: DTypeLike, shape: tuple[int | None, ...]
     if isinstance(value, np.ndarray):
         if value.dtype != dtype:
             raise InputError(f"{name}: wanted dtype {dtype}, got {value.dtype}")
-        result = np.require(value, dtype, ["C", "ALIGNED"])
+        flags = value.flags
+        result = (
+            value if flags.c_contiguous and flags.aligned and type(value) is np.ndarray
+            else np.require(value, dtype, ["C", "ALIGNED"])
+        )
     else:
         result = _converted(name, value, dtype)
-    fits = result.ndim == len(shape) and all(
-        length is None or length == found for length, found in zip(shape, result.shape, strict=True)
-    )
-    if not fits:
+    if result.shape != shape and not _fits(result.shape, shape):
         wanted = ", ".join("any" if length is None else str(length) for length in shape)
         raise InputError(f"{name}: wanted shape ({wanted}), got {result.shape}")
     return result
+
+
+def _fits(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
+    return len(found) == len(shape) and all(
+        length is None or length == here for length, here in zip(shape, found, strict=True)
+    )
 
 
 def output(name: str, value: Any, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:

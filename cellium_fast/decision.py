@@ -207,7 +207,7 @@ class Decisions:
     """
 
     __slots__ = (
-        "_batch", "_settings", "_size", "action", "bias", "candidates", "draws", "features",
+        "_batch", "_names", "_settings", "_size", "action", "bias", "candidates", "draws", "features",
         "reward", "rules", "setting_rows", "tiebreak",
     )
 
@@ -225,9 +225,10 @@ class Decisions:
         self, size: int, setting_rows: NDArray[np.uint16], settings: Sequence[Setting],
         want: Collection[str] = tuple(COLUMNS),
     ) -> None:
-        for name, (dtype, shape) in COLUMNS.items():
-            if name in ALWAYS or name in want:
-                setattr(self, name, np.empty((size, *shape), dtype))
+        self._names = tuple(name for name in COLUMNS if name in ALWAYS or name in want)
+        for name in self._names:
+            dtype, shape = COLUMNS[name]
+            setattr(self, name, np.empty((size, *shape), dtype))
         self._size = size
         self._batch = _records.Batch()
         self._batch.set_output(**self.columns())
@@ -245,7 +246,7 @@ class Decisions:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns that are there, by name."""
-        return {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
+        return {name: getattr(self, name) for name in self._names}
 
     def __getattr__(self, name: str) -> Any:
         if name in COLUMNS:
@@ -263,8 +264,9 @@ class Decisions:
 
     def record(self, index: int) -> _step.DecisionRecord:
         """One decision, packed; `index` in [0, N)."""
-        for name in COLUMNS:
-            getattr(self, name)
+        if len(self._names) < len(COLUMNS):
+            for name in COLUMNS:
+                getattr(self, name)     # of the first one missing, says so
         return _step.record_of(self._batch.address, index)
 
     def __len__(self) -> int:

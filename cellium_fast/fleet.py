@@ -86,7 +86,7 @@ class Fleet:
         self._packers: list[_ingest.Packer] = []
         self._handles: WeakValueDictionary[int, Session] = WeakValueDictionary()
         self._increments = pipeline.no_increments(len(self._pools))
-        self._increments_address = self._increments.ctypes.data
+        self._increments_address = _records.address_of(self._increments)
         self._opened = 0
 
     # --- opening and closing ---------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Fleet:
             )
             batch = self._memory.batch(slots, columns)
             batch.set_output(**decisions.columns())
-            pipeline.step(batch, len(slots), len(self._pools), self._workers(), self._threads)
+            pipeline.step(batch, len(slots), self._increments, self._workers(), self._threads)
             for place, handle in handles:
                 handle._take(decisions.record(place))
             if decisions is not result:
@@ -412,7 +412,7 @@ class Fleet:
     # --- for the batch step ----------------------------------------------------------------------
     def _setting_rows(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
         if len(self._settings) == 1:
-            return np.broadcast_to(np.uint16(0), slots.shape)
+            return np.zeros(len(slots), np.uint16)
         rows: NDArray[np.uint16] = self._memory.sessions["policy"][slots]
         return rows
 

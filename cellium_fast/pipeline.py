@@ -37,7 +37,7 @@ def step_span(
     """Take the sessions [start, stop) of a batch through the stages, chunk by chunk."""
     if not batch.features_wanted:
         batch = batch.with_scratch(scratch(min(CHUNK, stop - start)))
-    address = increments.ctypes.data
+    address = _records.address_of(increments)
     for first in range(start, stop, CHUNK):
         step_chunk(batch.address, first, min(first + CHUNK, stop), address)
 
@@ -57,30 +57,36 @@ def close(batch: int, outcomes: NDArray[np.int8], increments: NDArray[Any]) -> N
 
     `increments` are of nothing, before and after.
     """
-    _learning.finish(batch, outcomes, increments.ctypes.data)
-    _learning.apply_increments(batch, increments.ctypes.data, len(increments))
+    address = _records.address_of(increments)
+    _learning.finish(batch, outcomes, address)
+    _learning.apply_increments(batch, address, len(increments))
     _learning.close_sessions(batch, len(outcomes))
 
 
 def step(
-    batch: _records.Batch, size: int, pools: int, workers: Executor | None, threads: int
+    batch: _records.Batch, size: int, increments: NDArray[Any], workers: Executor | None,
+    threads: int,
 ) -> None:
     """Step a batch of `size` sessions; the answer does not depend on the threads.
 
     Each span learns into increments of its own. They are sums of integers, so neither the number
-    of spans nor their order shows in the total.
+    of spans nor their order shows in the total. `increments` are of nothing, before and after.
     """
     spans = spans_of(size, threads) if workers else 1
-    increments = [no_increments(pools) for _ in range(spans)]
+    learned = [increments, *(no_increments(len(increments)) for _ in range(1, spans))]
     try:
         if workers is None or spans == 1:
-            step_span(batch, 0, size, increments[0])
+            step_span(batch, 0, size, increments)
         else:
-            step_in_threads(batch, size, increments, workers)
+            step_in_threads(batch, size, learned, workers)
     finally:
         # Whatever interrupts the step: what was learned so far is not lost.
-        total = np.sum([of_span.view(np.int64) for of_span in increments], axis=0)
-        _learning.apply_increments(batch.address, total.ctypes.data, pools)
+        total = increments.view(np.int64)
+        for of_span in learned[1:]:
+            total += of_span.view(np.int64)
+        _learning.apply_increments(
+            batch.address, _records.address_of(increments), len(increments)
+        )
 
 
 def spans_of(size: int, threads: int) -> int:

@@ -62,6 +62,15 @@ def mix(uint64_t value):
     return records.mix(value)
 
 
+def address_of(array):
+    """Where the bytes of a C-contiguous array begin."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
+    address = <size_t> view.buf
+    PyBuffer_Release(&view)
+    return address
+
+
 cdef class Batch:
     """Addresses of a fleet's memory and of one step's columns, for the kernels.
 
@@ -83,14 +92,10 @@ cdef class Batch:
         return self.batch.features_wanted != 0
 
     cdef size_t where(self, array) except? 0:
-        cdef Py_buffer view
         if array is None:
             return 0
-        PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)
         self.kept.append(array)
-        address = <size_t> view.buf
-        PyBuffer_Release(&view)
-        return address
+        return address_of(array)
 
     def set_memory(self, *, sessions, policies, pools, uint64_t key):
         self.batch.sessions = <records.Session*> self.where(sessions)
