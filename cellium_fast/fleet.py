@@ -6,8 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,6 +20,9 @@ from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.rounds import Round, RoundBatch
 from cellium_fast.session import Session
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 MAX_TOKENS = 2**63 - 1
 MAX_ROUNDS = 2**32 - 1
@@ -419,6 +421,8 @@ class Fleet:
     def _workers(self) -> ThreadPoolExecutor | None:
         # Beside this thread. Threads do not live on in a forked process.
         if self._threads > 1 and self._executor_of != os.getpid():
+            from concurrent.futures import ThreadPoolExecutor
+
             self._executor = ThreadPoolExecutor(self._threads - 1, "cellium_fast")
             self._executor_of = os.getpid()
         return self._executor
@@ -432,7 +436,7 @@ class Fleet:
 
 def _named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
     if policies is None:
-        return {"default": Policy()}
+        return {"default": Policy.defaults()}
     if not isinstance(policies, Mapping) or not 0 < len(policies) <= MAX_TABLE:
         raise InputError(f"policies: wanted policies by name, at least one, got {shown(policies)}")
     named = {}

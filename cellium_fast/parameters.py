@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -22,11 +23,17 @@ Shape = Annotated[float, Field(strict=True, ge=1e-3, le=1e6, allow_inf_nan=False
 Factor = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
 BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 
+BUILDING = threading.RLock()
+
 
 class Parameters(BaseModel):
-    """Frozen, and strict about names: an unknown key is an error."""
+    """Frozen, and strict about names: an unknown key is an error.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Validators take longer to build than all the rest of the package to load. So each is built when
+    it is first needed: by values to check, but not by `defaults`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def __init__(self, /, **parameters: Any) -> None:
         try:
@@ -35,6 +42,20 @@ class Parameters(BaseModel):
             problems = _problems(error)
             message = "; ".join(f"{field}: {what}" for field, what in problems)
             raise PolicyError(message, problems) from None
+
+    # pydantic checks the sections of a section itself, with one validator for the whole.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def defaults(cls) -> Self:
+        """The same as with no arguments, without a check: defaults make sense."""
+        return cls.model_construct()
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """As pydantic does it, which it does on its own; before its 2.14 threads need a lock."""
+        with BUILDING:
+            return super().model_rebuild(**options)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise PolicyError(f"{name}: parameters are frozen; make new ones with model_copy")
@@ -75,10 +96,7 @@ def _problems(error: ValidationError) -> list[tuple[str, str]]:
     found = []
     for problem in error.errors(include_url=False):
         field = _field(problem["loc"])
-        cause = problem.get("ctx", {}).get("error")
-        if isinstance(cause, PolicyError):      # of a section, which checked itself
-            found += [(f"{field}.{inner}", what) for inner, what in cause.problems]
-        elif problem["type"] == "extra_forbidden":
+        if problem["type"] == "extra_forbidden":
             found.append((field, "there is no such parameter"))
         else:
             wanted = problem["msg"].removeprefix("Value error, ")

@@ -6,13 +6,15 @@ learning) and ends with the next decision (features, rules, tie-break).
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast import _bandit, _features, _feedback, _learning, _records, _rules
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 # Sessions whose state stays in cache from the first stage of a chunk to the last.
 CHUNK = 512
@@ -118,6 +120,9 @@ def wait_for_all(running: list[Future[None]]) -> None:
     interruption: BaseException | None = None
     while True:
         try:
+            # Here, so that nothing of it is loaded where there is one thread.
+            from concurrent.futures import wait
+
             wait(running)
             break
         except BaseException as error:

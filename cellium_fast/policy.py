@@ -4,8 +4,6 @@ Field names are those of `docs/semantics.md`. The record's field for the paramet
 rule ``failure_wall`` is ``failure_wall_stuck``; `Policy.record` fills it by that convention.
 """
 
-from __future__ import annotations
-
 import math
 from os import PathLike
 from pathlib import Path
@@ -194,22 +192,22 @@ class Progressing(Rule):
 class Rules(Parameters):
     """The sixteen rules; a rule's bit is its place here. The first six force, the rest propose."""
 
-    output_loop: OutputLoop = OutputLoop()
-    context_exhausted: ContextExhausted = ContextExhausted()
-    round_limit: RoundLimit = RoundLimit()
-    failure_wall: FailureWall = FailureWall()
-    true_stagnation: TrueStagnation = TrueStagnation()
-    bad_cycle: BadCycle = BadCycle()
-    context_high: ContextHigh = ContextHigh()
-    context_critical: ContextCritical = ContextCritical()
-    failure_chain: FailureChain = FailureChain()
-    prolonged_stagnation: ProlongedStagnation = ProlongedStagnation()
-    tool_cycle: ToolCycle = ToolCycle()
-    tool_repetition: ToolRepetition = ToolRepetition()
-    mild_stagnation: MildStagnation = MildStagnation()
-    moderate_stagnation: ModerateStagnation = ModerateStagnation()
-    slow_progress: SlowProgress = SlowProgress()
-    progressing: Progressing = Progressing()
+    output_loop: OutputLoop = OutputLoop.defaults()
+    context_exhausted: ContextExhausted = ContextExhausted.defaults()
+    round_limit: RoundLimit = RoundLimit.defaults()
+    failure_wall: FailureWall = FailureWall.defaults()
+    true_stagnation: TrueStagnation = TrueStagnation.defaults()
+    bad_cycle: BadCycle = BadCycle.defaults()
+    context_high: ContextHigh = ContextHigh.defaults()
+    context_critical: ContextCritical = ContextCritical.defaults()
+    failure_chain: FailureChain = FailureChain.defaults()
+    prolonged_stagnation: ProlongedStagnation = ProlongedStagnation.defaults()
+    tool_cycle: ToolCycle = ToolCycle.defaults()
+    tool_repetition: ToolRepetition = ToolRepetition.defaults()
+    mild_stagnation: MildStagnation = MildStagnation.defaults()
+    moderate_stagnation: ModerateStagnation = ModerateStagnation.defaults()
+    slow_progress: SlowProgress = SlowProgress.defaults()
+    progressing: Progressing = Progressing.defaults()
 
     @model_validator(mode="after")
     def _forcing_rules_force_one_action(self) -> Self:
@@ -301,10 +299,10 @@ class Policy(Parameters):
     )
     count_failures: Literal["calls", "rounds"] = "rounds"
     frequent_tools: tuple[str, ...] = Field(default=(), max_length=_records.MAX_FREQUENT_TOOLS)
-    rules: Rules = Rules()
+    rules: Rules = Rules.defaults()
     tie_break: Literal["thompson", "greedy", "first"] = "thompson"
-    bias: Bias = Bias()
-    feedback: Feedback = Feedback()
+    bias: Bias = Bias.defaults()
+    feedback: Feedback = Feedback.defaults()
     n_step: Annotated[int, Field(strict=True, ge=1, le=_records.MAX_STEPS)] = 3
     gamma: PositiveFraction = 1.0
     credit: Literal["forward", "newest"] = Field(
@@ -315,14 +313,14 @@ class Policy(Parameters):
         default="both", description="A return G adds to alpha and beta, or to one by G > 0.5."
     )
     learn_from: Literal["tiebreak", "all"] = "tiebreak"
-    posterior: Posterior = Posterior()
+    posterior: Posterior = Posterior.defaults()
 
     if TYPE_CHECKING:
         # A section may be given as a mapping, which merges; the fields cannot say so.
         def __init__(self, /, **parameters: Any) -> None: ...
 
     @classmethod
-    def preset(cls, name: str, /, **overrides: Any) -> Policy:
+    def preset(cls, name: str, /, **overrides: Any) -> Self:
         """A shipped policy, ``"default"`` or ``"cellium"``, with some parameters changed.
 
         Raises
@@ -337,7 +335,7 @@ class Policy(Parameters):
         return cls(**merged(PRESETS[name], overrides))
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str]) -> Policy:
+    def from_file(cls, path: str | PathLike[str]) -> Self:
         """Read a policy from a ``.toml``, ``.yaml``/``.yml`` or ``.json`` file.
 
         The file holds the parameters that differ; a key ``preset`` names the policy they are laid
@@ -371,7 +369,7 @@ class Policy(Parameters):
         except (PolicyError, UnknownNameError) as error:
             raise PolicyError(f"{path}: {error}") from None
 
-    def replace(self, /, **overrides: Any) -> Policy:
+    def replace(self, /, **overrides: Any) -> Self:
         """This policy with some parameters changed; sections merge.
 
         >>> Policy().replace(feedback={"round_cost": 0.2}).feedback.round_cost

@@ -147,3 +147,12 @@ def test_what_decides_nothing_is_loaded_when_first_asked_for(tmp_path):
     )
     done = run(["-c", code], ROOT)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_default_fleet_steps_without_validators_and_thread_pools():
+    assert answer(
+        "import sys, cellium_fast as c\n"
+        "s = c.Fleet().session(context_limit=10); d = s.step(c.Round(context_tokens=10))\n"
+        "print(d.action, bool(d.prompt and d.explain()))\n"
+        "print(c.Policy.__pydantic_complete__, 'concurrent.futures' in sys.modules)"
+    ).split() == ["terminate", "True", "False", "False"]

@@ -1,10 +1,14 @@
 """`Policy`: its numbers, presets, files, refusals, and the record that kernels read."""
 
 import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from cellium_fast import Action, Policy, PolicyError, Posterior, UnknownNameError, _records, _rules
 from cellium_fast._ingest import hash_tool
@@ -136,6 +140,27 @@ def test_rules_stand_in_the_order_of_their_bits():
     assert tuple(Policy().rules.model_dump()) == tuple(_rules.RULES)
 
 
+def test_defaults_are_made_without_a_check_but_would_pass_it():
+    assert Policy.defaults() == Policy() == Policy(**Policy.defaults().model_dump())
+    assert Policy.defaults().model_fields_set == set()
+
+
+def test_one_thread_at_a_time_builds_the_validators(monkeypatch):
+    inside, most = [], []
+
+    def build(cls, **options):
+        inside.append(threading.get_ident())
+        most.append(len(inside))
+        time.sleep(0.001)
+        inside.pop()
+
+    monkeypatch.setattr(BaseModel, "model_rebuild", classmethod(build))
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(20):
+            threads.submit(Policy.model_rebuild)
+    assert most == [1] * 20
+
+
 # --- merging -------------------------------------------------------------------------------------
 def test_sections_merge_over_the_default():
     policy = Policy(rules={"output_loop": {"repeats": 4}}, feedback={"round_cost": 0.2})
@@ -265,6 +290,16 @@ def test_unknown_keys_that_are_python_words_are_named_too(name):
 
 def test_all_that_is_wrong_is_told_at_once():
     refused(("n_step", "gamma", "rules.x"), n_step=9, gamma=9, rules={"x": 1})
+
+
+@pytest.mark.parametrize(("rule", "wrong"), [
+    ("tool_cycle", {"alone": True, "actions": []}),
+    ("true_stagnation", {"pause_from": 20}),
+])
+def test_what_is_wrong_with_a_section_as_a_whole_is_told_at_its_path(rule, wrong):
+    with pytest.raises(PolicyError) as caught:
+        Policy(rules={rule: wrong})
+    assert [field for field, _ in caught.value.problems] == [f"rules.{rule}"]
 
 
 @pytest.mark.parametrize("rule", _rules.RULES[:6])
