@@ -12,7 +12,7 @@ c) Names come from outside: `quoted` keeps them from opening a section.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ NAMES_SHOWN = 3
 RUN_SHOWN = 3           # calls in a row that make a repetition
 STUCK_SHOWN = 20
 CONTEXT_SHOWN = 50      # percent
+
+MIXER = np.uint64(0x9E3779B97F4A7C15)   # odd, of no pattern: 2**64 over the golden ratio
 
 DIRECTIONS = (Action.REDIRECT, Action.RETRY)     # a fused constraint takes the first it can
 
@@ -135,7 +137,8 @@ class HardConstraintRenderer:
     def render_many(self, decisions: Decisions, fuse: bool = False) -> list[str]:
         """The constraint of every decision of a batch: ``render(decisions[i])`` for each i.
 
-        Each distinct text is made once, which makes this fast where texts repeat.
+        Each distinct text is made once, which makes this fast where texts repeat. Wants decisions
+        with all their columns; MissingColumnError names one that is missing.
         """
         texts = np.full(len(decisions), "", object)
         speaking = decisions.action != Action.CONTINUE
@@ -244,7 +247,7 @@ SENTENCES: dict[Action, tuple[Sentence, ...]] = {
 }
 
 
-def _facts(decisions: Decisions, rows: NDArray[np.intp], fuse: bool) -> Iterator[NDArray[Any]]:
+def _facts(decisions: Decisions, rows: NDArray[np.intp], fuse: bool) -> list[NDArray[Any]]:
     """All that a text depends on, as columns: first the small facts packed, then tool hashes."""
 
     def feature(name: str) -> NDArray[Any]:
@@ -275,19 +278,27 @@ def _facts(decisions: Decisions, rows: NDArray[np.intp], fuse: bool) -> Iterator
         (decisions.setting_rows[rows], 16),
     ):
         packed = packed << np.uint64(bits) | values.astype(np.uint64)
-    yield packed
-    yield np.where(run > 0, feature("run_tool"), 0)
     recent = feature("recent_tools")
-    for place in range(3):
-        yield np.where(cycle > place, recent[:, place], 0)
+    return [
+        packed,
+        np.where(run > 0, feature("run_tool"), 0),
+        *(np.where(cycle > place, recent[:, place], 0) for place in range(3)),
+    ]
 
 
-def _distinct(columns: Iterator[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _distinct(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Place of one row of each distinct kind, and the kind of each row."""
-    kinds, which = np.unique(next(columns), return_inverse=True)
+    mixed = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
-        if column.any():
-            kinds, which = np.unique(which << 32 | column, return_inverse=True)
-    one = np.empty(len(kinds), np.intp)
-    one[which] = np.arange(len(which))
-    return one, which
+        mixed = (mixed ^ column) * MIXER
+    # This brings equal rows together. If unlike ones have mixed to the same, a kind may come twice,
+    # and its text is made twice: no more.
+    order = np.argsort(mixed)
+    first = np.zeros(len(order), np.bool_)
+    first[0] = True
+    for column in columns:
+        ordered = column[order]
+        first[1:] |= ordered[1:] != ordered[:-1]
+    which = np.empty(len(order), np.intp)
+    which[order] = np.cumsum(first) - 1
+    return order[first], which

@@ -13,6 +13,7 @@ from cellium_fast import (
     Fleet,
     HardConstraintRenderer,
     InputError,
+    MissingColumnError,
     Policy,
     Round,
     RoundBatch,
@@ -392,3 +393,22 @@ def test_a_batch_makes_each_text_once():
     texts = Counting().render_many(many)
     assert len(made) <= 50
     assert texts == HardConstraintRenderer().render_many(one) * 200
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_unlike_decisions_that_mix_to_one_number_keep_their_own_texts(fuse, monkeypatch):
+    decisions = mixed_decisions(500, seed=4)
+    renderer = HardConstraintRenderer()
+    texts = renderer.render_many(decisions, fuse)
+    monkeypatch.setattr("cellium_fast.render.MIXER", np.uint64(0))
+    assert renderer.render_many(decisions, fuse) == texts
+
+
+@pytest.mark.parametrize("missing", ["rules", "features"])
+def test_a_column_that_was_not_asked_for_is_named(missing):
+    fleet = Fleet()
+    ids = fleet.open(2, context_limit=10)
+    want = {"rules", "tiebreak", "reward", "features", "draws", "bias"} - {missing}
+    decisions = fleet.step(ids, RoundBatch(context_tokens=[10, 10]), want=tuple(want))
+    with pytest.raises(MissingColumnError, match=missing):
+        HardConstraintRenderer().render_many(decisions)
