@@ -293,7 +293,9 @@ class Fleet:
             )
             batch = self._memory.batch(slots, columns)
             batch.set_output(**decisions.columns())
-            pipeline.step(batch, len(slots), self._increments, self._workers(), self._threads)
+            spans = pipeline.spans_of(len(slots), self._threads)
+            workers = self._workers() if spans > 1 else None
+            pipeline.step(batch, len(slots), self._increments, workers, spans)
             for place, handle in handles:
                 handle._take(decisions.record(place))
             if decisions is not result:
@@ -420,7 +422,7 @@ class Fleet:
 
     def _workers(self) -> ThreadPoolExecutor | None:
         # Beside this thread. Threads do not live on in a forked process.
-        if self._threads > 1 and self._executor_of != os.getpid():
+        if self._executor_of != os.getpid():
             from concurrent.futures import ThreadPoolExecutor
 
             self._executor = ThreadPoolExecutor(self._threads - 1, "cellium_fast")

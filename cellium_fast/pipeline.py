@@ -67,17 +67,17 @@ def close(batch: int, outcomes: NDArray[np.int8], increments: NDArray[Any]) -> N
 
 def step(
     batch: _records.Batch, size: int, increments: NDArray[Any], workers: Executor | None,
-    threads: int,
+    spans: int,
 ) -> None:
-    """Step a batch of `size` sessions; the answer does not depend on the threads.
+    """Step a batch of `size` sessions in spans, more than one on workers.
 
     Each span learns into increments of its own. They are sums of integers, so neither the number
-    of spans nor their order shows in the total. `increments` are of nothing, before and after.
+    of spans nor their order shows in the total: the answer does not depend on it. `increments`
+    are of nothing, before and after.
     """
-    spans = spans_of(size, threads) if workers else 1
     learned = [increments, *(no_increments(len(increments)) for _ in range(1, spans))]
     try:
-        if workers is None or spans == 1:
+        if workers is None:
             step_span(batch, 0, size, increments)
         else:
             step_in_threads(batch, size, learned, workers)
