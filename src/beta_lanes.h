@@ -253,6 +253,7 @@ VARIANT(sample_beta_avx512, __attribute__((target(TARGET_AVX512))), Vector8, MUL
 /* Whether this processor can run a variant. */
 static inline int has_variant(int variant)
 {
+    __builtin_cpu_init();
     switch (variant) {
     case AVX512:
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
