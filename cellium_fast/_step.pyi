@@ -1,7 +1,13 @@
-from typing import Final, NamedTuple
+from threading import RLock
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cellium_fast.decision import Decision, Setting
+from cellium_fast.memory import Memory
+from cellium_fast.names import Names
+from cellium_fast.rounds import Round
 
 ID_OK: Final[int]
 ID_UNKNOWN: Final[int]
@@ -54,6 +60,26 @@ class DecisionRecord:
     @property
     def features(self) -> FeatureRecord: ...
 
+class DecisionBase:
+    @property
+    def setting(self) -> Setting: ...
+
+class Stepper:
+    def set_fleet(
+        self,
+        *,
+        memory: Memory,
+        names: Names,
+        lock: RLock,
+        increments: NDArray[Any],
+        decision: type[Decision],
+    ) -> None: ...
+
+class Handle:
+    def step(self, round: Round) -> Decision: ...
+    @property
+    def done(self) -> bool: ...
+
 def open_sessions(
     batch_address: int,
     slots: NDArray[np.int64],
@@ -75,8 +101,5 @@ def find_slots(
 def slot_of(id: int) -> int: ...
 def check_id(batch_address: int, used: int, id: int) -> int: ...
 def close_sessions(batch_address: int, count: int) -> None: ...
-def step_one(
-    batch_address: int, slot: int, round_address: int, increments: int
-) -> DecisionRecord: ...
 def opening(batch_address: int, slot: int) -> DecisionRecord: ...
 def record_of(batch_address: int, i: int) -> DecisionRecord: ...

@@ -53,6 +53,9 @@ CAUSES = {
 }
 
 
+ACTIONS = tuple(Action)     # by code
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a decision needs besides its numbers to be put into words."""
@@ -63,7 +66,7 @@ class Setting:
     used_tools: frozenset[str] = frozenset()
 
 
-class Decision:
+class Decision(_step.DecisionBase):
     """One decision. Nothing is worked out before it is read.
 
     Examples
@@ -75,7 +78,10 @@ class Decision:
     (<Action.CONTINUE: 0>, <Cause.NONE: 'none'>)
     """
 
-    __slots__ = ("_record", "_setting")
+    __slots__ = ()
+
+    _record: _step.DecisionRecord
+    _setting: Setting
 
     def __init__(self, record: _step.DecisionRecord, setting: Setting) -> None:
         self._record = record
@@ -84,7 +90,7 @@ class Decision:
     @property
     def action(self) -> Action:
         """The chosen action."""
-        return Action(self._record.action)
+        return ACTIONS[self._record.action]
 
     @property
     def candidates(self) -> tuple[Action, ...]:
@@ -138,11 +144,6 @@ class Decision:
             self._record.action, self._record.rules, self._setting.policy,
             self._record.context_ratio,
         )
-
-    @property
-    def setting(self) -> Setting:
-        """Policy, names and tools behind this decision, for those who put it into words."""
-        return self._setting
 
     @property
     def prompt(self) -> str:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _feedback, _ingest, _records, _step, checks, pipeline
+from cellium_fast import _feedback, _records, _step, checks, pipeline
 from cellium_fast.decision import ALWAYS, COLUMNS, Decision, Decisions, Setting
 from cellium_fast.errors import InputError, SessionError, UnknownNameError, shown
 from cellium_fast.memory import Memory
@@ -85,10 +85,13 @@ class Fleet:
         self._lock = threading.RLock()
         self._executor: ThreadPoolExecutor | None = None
         self._executor_of: int | None = None
-        self._packers: list[_ingest.Packer] = []
         self._handles: WeakValueDictionary[int, Session] = WeakValueDictionary()
         self._increments = pipeline.no_increments(len(self._pools))
-        self._increments_address = _records.address_of(self._increments)
+        self._stepper = _step.Stepper()
+        self._stepper.set_fleet(
+            memory=self._memory, names=self._names, lock=self._lock,
+            increments=self._increments, decision=Decision,
+        )
         self._opened = 0
 
     # --- opening and closing ---------------------------------------------------------------------
@@ -373,27 +376,6 @@ class Fleet:
             return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
 
     # --- for Session -----------------------------------------------------------------------------
-    def _step_one(self, session: Session, round: Round) -> Decision:
-        # Packing runs methods of a user's values: not under the lock, and with a packer that no
-        # one else has meanwhile.
-        try:
-            packer = self._packers.pop()
-        except IndexError:
-            packer = _ingest.Packer()
-        packer.keep_up_with(self._names.forgotten)
-        calls = packer.pack(round)
-        with self._lock:
-            slot = self._memory.slot_of(session.id)
-            if packer.new_tools or packer.new_errors:
-                self._names.learn(packer.new_tools, packer.new_errors)
-                packer.new_tools.clear()
-                packer.new_errors.clear()
-            record = _step.step_one(
-                self._memory.base.address, slot, packer.address, self._increments_address
-            )
-            self._packers.append(packer)
-            return session._take(record, calls)
-
     def _opening_of(self, session_id: int) -> _step.DecisionRecord:
         with self._lock:
             slot = self._memory.slot_of(session_id)

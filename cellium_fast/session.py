@@ -5,16 +5,19 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from cellium_fast import _step
 from cellium_fast.decision import Decision, Setting
-from cellium_fast.rounds import Round, ToolCall
 
 if TYPE_CHECKING:
-    from cellium_fast._step import DecisionRecord
     from cellium_fast.fleet import Fleet
 
 
-class Session:
+class Session(_step.Handle):
     """One agent run; opened by `Fleet.session`.
+
+    ``step(round)`` takes a `Round` and returns the `Decision` on it. ``done`` says whether
+    terminate was decided (also by `Fleet.step`), and no user message came since. Both raise
+    SessionError once the session is closed.
 
     As a context manager it closes itself, without an outcome, on an exception too; call `close`
     with the outcome before if you know it.
@@ -30,29 +33,21 @@ class Session:
     'redirect'
     """
 
-    __slots__ = ("__weakref__", "_decision", "_fleet", "_id", "_name", "_setting", "_tools")
+    __slots__ = ("__weakref__", "_fleet", "_name")
+
+    _id: int
+    _decision: Decision
+    _setting: Setting
+    _unused: frozenset[str]     # tools that the agent has and did not use so far
 
     def __init__(
         self, fleet: Fleet, session_id: int, name: str, tools: tuple[str, ...], setting: Setting
     ) -> None:
         self._fleet = fleet
-        self._id = session_id
         self._name = name
-        self._tools = tools
+        self._unused = frozenset(tools)
         self._setting = Setting(setting.policy, setting.names, tools)
         self._decision = Decision(fleet._opening_of(session_id), self._setting)
-
-    def step(self, round: Round) -> Decision:
-        """One round in, one decision out.
-
-        Raises
-        ------
-        SessionError
-            The session is closed.
-        InputError
-            The round holds a value of a wrong kind; the message names it. Nothing was stepped.
-        """
-        return self._fleet._step_one(self, round)
 
     def user_message(self) -> None:
         """A real user message arrived: a new task begins, see `Fleet.user_message`."""
@@ -89,23 +84,16 @@ class Session:
         """The newest decision's constraint for the system prompt; empty while all is well."""
         return self._decision.prompt
 
-    @property
-    def done(self) -> bool:
-        """Whether terminate was decided (also by `Fleet.step`), and no user message came since."""
-        return bool(self._fleet.done([self._id])[0])
-
-    def _take(self, record: DecisionRecord, calls: tuple[ToolCall, ...] = ()) -> Decision:
+    def _take(self, record: _step.DecisionRecord) -> None:
         # The fleet, which holds its lock, decided for this session.
-        if self._tools and calls:
-            self._note_tools(calls)
         self._decision = Decision(record, self._setting)
-        return self._decision
 
-    def _note_tools(self, calls: tuple[ToolCall, ...]) -> None:
+    def _note_tools(self, used: frozenset[str]) -> None:
         before = self._setting
-        used = before.used_tools | {call.tool for call in calls if call.tool in self._tools}
-        if used != before.used_tools:
-            self._setting = Setting(before.policy, before.names, self._tools, used)
+        self._unused -= used
+        self._setting = Setting(
+            before.policy, before.names, before.tools, before.used_tools | used
+        )
 
     def __enter__(self) -> Self:
         return self

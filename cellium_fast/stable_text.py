@@ -20,13 +20,6 @@ OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUG
 # orjson reads an integer beyond 64 bits as a float: two such numbers would look the same.
 LONG_NUMBER = re.compile(r"\d{19}")
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
-VOLATILE = re.compile(
-    r"0x[0-9a-f]+"
-    r"|(?<![0-9a-z])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-z])"
-    r"|(?<![0-9a-z])(?=[a-f]*\d)[0-9a-f]{7,}(?![0-9a-z])"
-    r"|\d+",
-    re.IGNORECASE,
-)
 LONG = 1_000        # characters from which a part of a description stands as its digest
 
 Join = Callable[[list[str]], str]
@@ -79,15 +72,6 @@ def plain(text: str) -> str:
 def encode(text: str) -> bytes:
     """UTF-8 that also takes lone surrogates."""
     return text.encode("utf-8", "surrogatepass")
-
-
-def mask_volatile(text: str) -> str:
-    """Fold numbers, hexadecimal ids and white space, which change from error to error.
-
-    >>> mask_volatile("pid 4711 died at 0x7ffe12,\\n 12:30:01")
-    'pid # died at #, #:#:#'
-    """
-    return " ".join(VOLATILE.sub("#", text).split())
 
 
 def _parse(text: str) -> Any:

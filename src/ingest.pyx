@@ -4,18 +4,24 @@
 Hashes are XXH3 (64 bits) of the texts that cellium_fast.stable_text makes.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.math cimport INFINITY, NAN, isnan
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from records cimport CALL_EMPTY, CALL_ERROR, EVENT_NONE, Round
 from ingest cimport CallRecord
+from slots cimport Slot, read, slot_of
+from text cimport holds_long_number, holds_null, is_json, masked
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import orjson
 from xxhash import xxh3_64_intdigest
 
+from cellium_fast import stable_text
 from cellium_fast.errors import InputError, shown
 from cellium_fast.rounds import Round as RoundObject
 from cellium_fast.rounds import ToolCall
@@ -23,17 +29,41 @@ from cellium_fast.stable_text import (
     canonical,
     canonical_arguments,
     encode,
-    mask_volatile,
     plain,
 )
 
 cdef enum:
-    MAX_CACHED_TOOLS = 10_000
+    MAX_KNOWN = 10_000      # tools, and errors, that a packer knows again
     ERROR_TEXT_KEPT = 200
 
+cdef object INT8 = np.dtype(np.int8)
+cdef object INT64 = np.dtype(np.int64)
+cdef object UINT8 = np.dtype(np.uint8)
+cdef object UINT32 = np.dtype(np.uint32)
+cdef object UINT64 = np.dtype(np.uint64)
+cdef object FLOAT32 = np.dtype(np.float32)
+cdef object dumps = orjson.dumps
+cdef object loads = orjson.loads
+cdef object OPTIONS = stable_text.OPTIONS
+cdef frozenset JSON_STARTS = stable_text.JSON_STARTS
+cdef frozenset JSON_WORDS = frozenset(["true", "false", "null"])
+cdef int64_t MAX_PLAIN = <int64_t> 1 << 62
 cdef object MISSING = object()
-cdef object MAX_PLAIN = 1 << 62
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
+
+
+cdef Slot TOOL = slot_of(ToolCall, "tool")
+cdef Slot ARGUMENTS = slot_of(ToolCall, "arguments")
+cdef Slot RESULT = slot_of(ToolCall, "result")
+cdef Slot ERROR = slot_of(ToolCall, "error")
+cdef Slot SIGNATURE = slot_of(ToolCall, "signature")
+cdef Slot CALLS = slot_of(RoundObject, "calls")
+cdef Slot TEXT = slot_of(RoundObject, "text")
+cdef Slot CONTEXT_TOKENS = slot_of(RoundObject, "context_tokens")
+cdef Slot CONTEXT_LIMIT = slot_of(RoundObject, "context_limit")
+cdef Slot PROGRESS = slot_of(RoundObject, "progress")
+cdef Slot REWARD = slot_of(RoundObject, "reward")
+cdef Slot SUCCESS = slot_of(RoundObject, "success")
 
 
 cdef uint64_t hash_bytes(bytes text) except 0:
@@ -49,8 +79,45 @@ cdef bytes utf8(str text):
         return encode(text)
 
 
-cdef uint64_t hash_call(str tool, arguments) except 0:
-    return hash_bytes(utf8(tool) + b"\0" + canonical_arguments(arguments))
+cdef bytes signature_prefix(str tool):
+    return utf8(tool) + b"\0"
+
+
+cdef bytes json_of(value):
+    """`canonical(value)`; at once for what JSON says in full."""
+    cdef bytes text
+    try:
+        text = dumps(value, option=OPTIONS)
+    except Exception:  # what JSON cannot express, or objects that fail when looked at
+        return canonical(value)
+    return text if not holds_null(text) or is_json(value) else canonical(value)
+
+
+cdef bytes arguments_of(value):
+    """`canonical_arguments(value)`; at once for what JSON says in full, and for its text."""
+    cdef str text
+    if not isinstance(value, str):
+        return json_of(value)
+    if type(value) is not str:
+        return canonical_arguments(value)
+    text = value
+    if not text or not may_be_json(text):
+        return utf8(text)
+    if holds_long_number(text):
+        return canonical_arguments(text)
+    try:
+        value = loads(text)
+    except ValueError:      # no JSON, or an escaped surrogate
+        return canonical_arguments(text) if "\\u" in text else utf8(text)
+    return json_of(value)
+
+
+cdef bint may_be_json(str text):
+    if text[0] in "{[":
+        return True
+    if text[0] in "tfn":    # a word, and most are commands
+        return text.rstrip() in JSON_WORDS
+    return text.lstrip()[:1] in JSON_STARTS
 
 
 def hash_tool(str name):
@@ -60,14 +127,26 @@ def hash_tool(str name):
 
 def hash_signature(str tool, arguments):
     """Hash of a tool name and its canonical arguments, as in ``call_signature``."""
-    return hash_call(tool, arguments)
+    return hash_bytes(signature_prefix(tool) + arguments_of(arguments))
+
+
+def mask_volatile(str text):
+    """Fold numbers, hexadecimal ids and white space, which change from error to error."""
+    return masked(text)
 
 
 def hash_text(text):
     """Hash of a model's output text, as in ``text``: 0 for None and blank text."""
+    return hash_of_text(text)
+
+
+cdef uint64_t hash_of_text(text) except? 0:
+    cdef str stripped
     if text is None:
         return 0
-    stripped = plain(text).strip()
+    stripped = plain(text) if type(text) is not str else text
+    if stripped and (stripped[0].isspace() or stripped[len(stripped) - 1].isspace()):
+        stripped = stripped.strip()
     return hash_bytes(utf8(stripped)) if stripped else 0
 
 
@@ -80,13 +159,15 @@ cdef bint is_true(value):
 
 cdef value_of(mapping, str key):
     try:
+        if type(mapping) is dict:
+            return (<dict> mapping).get(key, MISSING)
         return mapping[key]
     except Exception:  # not there, or a user's own mapping that fails
         return MISSING
 
 
 cdef bint is_blank_text(str text):
-    return not text or text.isspace()
+    return not text or (text[0].isspace() and text.isspace())
 
 
 cdef bint is_blank(value):
@@ -108,6 +189,8 @@ cdef bint is_text(value):
 
 
 cdef bint is_mapping(value):
+    if type(value) is dict:
+        return True
     try:
         return isinstance(value, Mapping)
     except Exception:  # an object that fails when asked for its class
@@ -124,9 +207,7 @@ cdef bint is_empty(result):
     return len(present) > 0 and all([is_blank(value) for value in present])
 
 
-cdef bint is_error(call) except -1:
-    error = call.error
-    result = call.result
+cdef bint is_error(result, error) except -1:
     if error is False:
         return False
     if error is None:
@@ -150,23 +231,19 @@ cdef bint is_error(call) except -1:
     )
 
 
-cdef str result_text(call, bint failed):
-    result = call.result
+cdef str result_text(result, error, bint failed):
     if not failed and type(result) is str:
         return result
-    if failed and isinstance(call.error, str) and is_blank(result):
-        return plain(call.error)
+    if failed and isinstance(error, str) and is_blank(result):
+        return plain(error)
     if is_text(result):
         return plain(result)
     if result is None:
         return ""
-    return canonical(result).decode("utf-8", "surrogatepass")
+    return json_of(result).decode("utf-8", "surrogatepass")
 
 
-cdef uint64_t signature_of(call, str tool) except? 0:
-    signature = call.signature
-    if signature is None:
-        return hash_call(tool, call.arguments)
+cdef uint64_t own_signature(signature) except? 0:
     if isinstance(signature, (int, np.integer)) and not isinstance(signature, bool):
         if not 0 <= signature < 1 << 64:
             raise InputError(
@@ -174,16 +251,20 @@ cdef uint64_t signature_of(call, str tool) except? 0:
                 f"got {shown(signature)}"
             )
         return signature
-    return hash_bytes(canonical(signature))
+    return hash_bytes(json_of(signature))
 
 
 cdef int64_t tokens_of(value, str name) except -2:
     # -1: not told
     cdef double number
+    cdef int overflow = 0
+    cdef int64_t tokens
     if value is None:
         return -1
-    if type(value) is int and 0 <= value < MAX_PLAIN:
-        return value
+    if type(value) is int:
+        tokens = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if not overflow and 0 <= tokens < MAX_PLAIN:
+            return tokens
     number = number_of(value, name, "a number of tokens below 2**63")
     if isnan(number) or number < 0:
         return -1
@@ -225,13 +306,21 @@ cdef int8_t outcome_of(value) except -2:
     raise InputError(f"success: wanted True, False or None, got {shown(value)}")
 
 
+cdef class _Tool:
+    """What is hashed of a tool's name."""
+
+    cdef uint64_t digest
+    cdef bytes prefix       # what its signatures begin with
+
+
 cdef class Packer:
     """Packs rounds one at a time into buffers that it owns and uses again.
 
-    `new_tools` and `new_errors` collect texts by their hash; whoever packs empties them.
+    `new_tools` and `new_errors` collect texts by their hash; whoever packs clears them.
     """
 
-    cdef dict tool_hashes
+    cdef dict known_tools
+    cdef set known_errors
     cdef readonly dict new_tools
     cdef readonly dict new_errors
     cdef long long forgotten    # by the table of names, when tools were last named to it
@@ -245,7 +334,8 @@ cdef class Packer:
     cdef readonly size_t address
 
     def __cinit__(self):
-        self.tool_hashes = {}
+        self.known_tools = {}
+        self.known_errors = set()
         self.new_tools = {}
         self.new_errors = {}
         self.address = <size_t> &self.round
@@ -269,16 +359,28 @@ cdef class Packer:
         self.capacity = capacity
         return 0
 
-    cdef uint64_t tool_hash(self, str tool) except? 0:
-        cached = self.tool_hashes.get(tool)
-        if cached is not None:
-            return cached
-        digest = hash_bytes(utf8(tool))
-        if len(self.tool_hashes) >= MAX_CACHED_TOOLS:
-            self.tool_hashes.clear()
-        self.tool_hashes[tool] = digest
-        self.new_tools[digest] = tool
-        return digest
+    cdef _Tool tool_of(self, str name):
+        cdef _Tool tool
+        known = self.known_tools.get(name)
+        if known is not None:
+            return <_Tool> known
+        tool = _Tool.__new__(_Tool)
+        tool.digest = hash_bytes(utf8(name))
+        tool.prefix = signature_prefix(name)
+        if len(self.known_tools) >= MAX_KNOWN:
+            self.known_tools.clear()
+        self.known_tools[name] = tool
+        self.new_tools[tool.digest] = name
+        return tool
+
+    cdef int know_error(self, uint64_t digest, str text) except -1:
+        if digest in self.known_errors:
+            return 0
+        if len(self.known_errors) >= MAX_KNOWN:
+            self.known_errors.clear()
+        self.known_errors.add(digest)
+        self.new_errors[digest] = text[:ERROR_TEXT_KEPT]
+        return 0
 
     cdef int pack_call(self, call, Py_ssize_t place, CallRecord* record) except -1:
         try:
@@ -289,46 +391,58 @@ cdef class Packer:
 
     cdef int pack_checked(self, call, CallRecord* record) except -1:
         cdef bint failed
-        cdef str tool, text
-        if not isinstance(call.tool, str):
-            raise InputError(f"tool: wanted a name, got {shown(call.tool)}")
-        tool = plain(call.tool)
-        failed = is_error(call)
-        text = result_text(call, failed)
-        record.tool = self.tool_hash(tool)
-        record.signature = signature_of(call, tool)
+        cdef str text
+        cdef _Tool tool
+        name, result, error = read(&TOOL, call), read(&RESULT, call), read(&ERROR, call)
+        signature = read(&SIGNATURE, call)
+        if not isinstance(name, str):
+            raise InputError(f"tool: wanted a name, got {shown(name)}")
+        failed = is_error(result, error)
+        text = result_text(result, error, failed)
+        tool = self.tool_of(name if type(name) is str else plain(name))
+        record.tool = tool.digest
+        if signature is None:
+            record.signature = hash_bytes(tool.prefix + arguments_of(read(&ARGUMENTS, call)))
+        else:
+            record.signature = own_signature(signature)
         record.size = <uint32_t> min(len(text), <Py_ssize_t> 0xFFFFFFFFu)
         record.flags = 0
         if failed:
             record.flags = CALL_ERROR
-            record.result = hash_bytes(utf8(mask_volatile(text)))
-            self.new_errors[record.result] = text[:ERROR_TEXT_KEPT]
+            record.result = hash_bytes(utf8(masked(text)))
+            self.know_error(record.result, text)
         else:
             record.result = hash_bytes(utf8(text))
-            if is_empty(call.result):
+            if is_empty(result):
                 record.flags = CALL_EMPTY
         return 0
 
     cdef int pack_scalars(self, round, Round* packed) except -1:
-        if round.text is not None and not isinstance(round.text, str):
-            raise InputError(f"text: wanted a text or None, got {type(round.text).__name__}")
-        packed.text = hash_text(round.text)
-        packed.context_tokens = tokens_of(round.context_tokens, "context_tokens")
-        packed.context_limit = limit_of(round.context_limit)
-        packed.progress = fraction_of(round.progress, "progress")
-        packed.reward = fraction_of(round.reward, "reward")
-        packed.success = outcome_of(round.success)
+        text = read(&TEXT, round)
+        if text is not None and not isinstance(text, str):
+            raise InputError(f"text: wanted a text or None, got {type(text).__name__}")
+        packed.text = hash_of_text(text)
+        packed.context_tokens = tokens_of(read(&CONTEXT_TOKENS, round), "context_tokens")
+        packed.context_limit = limit_of(read(&CONTEXT_LIMIT, round))
+        packed.progress = fraction_of(read(&PROGRESS, round), "progress")
+        packed.reward = fraction_of(read(&REWARD, round), "reward")
+        packed.success = outcome_of(read(&SUCCESS, round))
         packed.event = EVENT_NONE
         return 0
 
-    def pack(self, round):
+    def pack(self, round, long long forgotten):
         """Pack one round; the packed form stands at `address` until the next call.
 
-        Returns its calls, as they were packed.
+        `forgotten` says how many names the table of names forgot so far: if some since the last
+        call, tools and errors are named anew. Returns the round's calls, as packed.
         """
         cdef tuple calls = calls_of(round)
         cdef CallRecord record
         cdef Py_ssize_t k
+        if forgotten != self.forgotten:
+            self.forgotten = forgotten
+            self.known_tools.clear()
+            self.known_errors.clear()
         self.reserve(len(calls))
         for k in range(len(calls)):
             self.pack_call(calls[k], k, &record)
@@ -346,11 +460,15 @@ cdef class Packer:
         self.round.flags = self.flags
         return calls
 
-    def keep_up_with(self, long long forgotten):
-        """Name every tool anew, in `new_tools`, if the table of names forgot some since."""
-        if forgotten != self.forgotten:
-            self.forgotten = forgotten
-            self.tool_hashes.clear()
+    @property
+    def has_names(self):
+        """Whether there are new tools or errors."""
+        return len(self.new_tools) > 0 or len(self.new_errors) > 0
+
+    def clear_names(self):
+        """Empty the new tools and errors."""
+        self.new_tools.clear()
+        self.new_errors.clear()
 
     def pack_columns(self, rounds):
         """Pack a sequence of rounds into the columns of a `RoundBatch`, by name."""
@@ -366,20 +484,24 @@ cdef class Packer:
             except InputError as error:
                 raise InputError(f"rounds[{len(given)}]: {error}") from None
             given.append(round)
-        offsets = np.cumsum([0] + [len(of_round) for of_round in calls], dtype=np.int64)
-        columns = empty_columns(len(given), int(offsets[len(given)]))
+        offsets = np.empty(len(given) + 1, INT64)
+        cdef int64_t* end = <int64_t*> data_of(offsets)
+        end[0] = 0
+        for i in range(len(given)):
+            end[i + 1] = end[i] + len(<tuple> calls[i])
+        columns = empty_columns(len(given), end[len(given)])
         columns["call_offsets"] = offsets
-        cdef uint64_t[::1] tool = columns["call_tool"]
-        cdef uint64_t[::1] signature = columns["call_signature"]
-        cdef uint64_t[::1] result = columns["call_result"]
-        cdef uint8_t[::1] flags = columns["call_flags"]
-        cdef uint32_t[::1] size = columns["call_size"]
-        cdef uint64_t[::1] text = columns["text"]
-        cdef int64_t[::1] context_tokens = columns["context_tokens"]
-        cdef int64_t[::1] context_limit = columns["context_limit"]
-        cdef float[::1] progress = columns["progress"]
-        cdef float[::1] reward = columns["reward"]
-        cdef int8_t[::1] success = columns["success"]
+        cdef uint64_t* tool = <uint64_t*> data_of(columns["call_tool"])
+        cdef uint64_t* signature = <uint64_t*> data_of(columns["call_signature"])
+        cdef uint64_t* result = <uint64_t*> data_of(columns["call_result"])
+        cdef uint8_t* flags = <uint8_t*> data_of(columns["call_flags"])
+        cdef uint32_t* size = <uint32_t*> data_of(columns["call_size"])
+        cdef uint64_t* text = <uint64_t*> data_of(columns["text"])
+        cdef int64_t* context_tokens = <int64_t*> data_of(columns["context_tokens"])
+        cdef int64_t* context_limit = <int64_t*> data_of(columns["context_limit"])
+        cdef float* progress = <float*> data_of(columns["progress"])
+        cdef float* reward = <float*> data_of(columns["reward"])
+        cdef int8_t* success = <int8_t*> data_of(columns["success"])
         for i in range(len(given)):
             try:
                 self.pack_scalars(given[i], &packed)
@@ -405,18 +527,29 @@ cdef class Packer:
 cdef tuple calls_of(round):
     # A copy that stays as it is while user code runs, taken one by one: a sequence may say any
     # length.
-    cdef list calls = []
+    cdef tuple calls
+    cdef Py_ssize_t place
     if not isinstance(round, RoundObject):
         raise InputError(f"round: wanted a Round, got {type(round).__name__}")
-    given = round.calls
-    plain_sequence = type(given) is list or type(given) is tuple
-    if not plain_sequence and (isinstance(given, (str, bytes)) or not isinstance(given, Sequence)):
+    given = read(&CALLS, round)
+    if type(given) is list or type(given) is tuple:
+        calls = tuple(given)
+        for place in range(len(calls)):
+            check_call(calls[place], place)
+        return calls
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         raise InputError(f"calls: wanted a sequence of ToolCall, got {type(given).__name__}")
+    taken = []
     for call in given:
-        if not isinstance(call, ToolCall):
-            raise InputError(f"calls[{len(calls)}]: wanted a ToolCall, got {type(call).__name__}")
-        calls.append(call)
-    return tuple(calls)
+        check_call(call, len(taken))
+        taken.append(call)
+    return tuple(taken)
+
+
+cdef int check_call(call, Py_ssize_t place) except -1:
+    if not isinstance(call, ToolCall):
+        raise InputError(f"calls[{place}]: wanted a ToolCall, got {type(call).__name__}")
+    return 0
 
 
 cdef void* grown(void* memory, size_t size) except NULL:
@@ -429,15 +562,23 @@ cdef void* grown(void* memory, size_t size) except NULL:
 def empty_columns(Py_ssize_t rounds, Py_ssize_t calls):
     """Uninitialised columns of a `RoundBatch`, all but ``call_offsets`` and ``event``."""
     return {
-        "call_tool": np.empty(calls, np.uint64),
-        "call_signature": np.empty(calls, np.uint64),
-        "call_result": np.empty(calls, np.uint64),
-        "call_flags": np.empty(calls, np.uint8),
-        "call_size": np.empty(calls, np.uint32),
-        "text": np.empty(rounds, np.uint64),
-        "context_tokens": np.empty(rounds, np.int64),
-        "context_limit": np.empty(rounds, np.int64),
-        "progress": np.empty(rounds, np.float32),
-        "reward": np.empty(rounds, np.float32),
-        "success": np.empty(rounds, np.int8),
+        "call_tool": np.empty(calls, UINT64),
+        "call_signature": np.empty(calls, UINT64),
+        "call_result": np.empty(calls, UINT64),
+        "call_flags": np.empty(calls, UINT8),
+        "call_size": np.empty(calls, UINT32),
+        "text": np.empty(rounds, UINT64),
+        "context_tokens": np.empty(rounds, INT64),
+        "context_limit": np.empty(rounds, INT64),
+        "progress": np.empty(rounds, FLOAT32),
+        "reward": np.empty(rounds, FLOAT32),
+        "success": np.empty(rounds, INT8),
     }
+
+
+cdef void* data_of(column) except? NULL:
+    # Of an array that is kept alive and is not resized.
+    cdef Py_buffer view
+    PyObject_GetBuffer(column, &view, PyBUF_SIMPLE)
+    PyBuffer_Release(&view)
+    return view.buf

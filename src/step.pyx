@@ -1,23 +1,32 @@
 # cython: language_level=3
-"""Loops over the formulas of step.pxd: opening, checking and closing sessions, one scalar step."""
+"""Loops over the formulas of step.pxd: opening, checking and closing sessions; and the scalar path.
+
+The scalar path takes one `Round` of one session to a `Decision` in one call, `Handle.step`.
+"""
 
 from collections import namedtuple
 
+from cpython.object cimport PyObject, PyTypeObject
 from libc.math cimport NAN
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from records cimport ARMS, CONTINUE, Batch, Features, Increment, Round, Session
+from records cimport (
+    ARMS, CONTINUE, SESSION_DONE, Batch, Features, Increment, Round, Session,
+)
 from step cimport Outcome
 cimport features
 cimport learning
 cimport step
 
+from cellium_fast._ingest import Packer
 from cellium_fast._records import FEATURES as FEATURES_DTYPE
 
 ID_OK = step.ID_OK
 ID_UNKNOWN = step.ID_UNKNOWN
 ID_CLOSED = step.ID_CLOSED
 ID_REPEATED = step.ID_REPEATED
+
+cdef tuple NO_ARGUMENTS = ()
 
 FeatureRecord = namedtuple("FeatureRecord", FEATURES_DTYPE.names, module=__name__)
 
@@ -155,20 +164,6 @@ def _feature_row(bytes packed):
     return [tuple(part.tolist()) if isinstance(part, np.ndarray) else part for part in row]
 
 
-def step_one(size_t batch_address, int64_t slot, size_t round_address, size_t increments):
-    """One session through all five stages; its pool learns at once."""
-    cdef const Batch* batch = <const Batch*> batch_address
-    cdef Session* session = &batch.sessions[slot]
-    cdef DecisionRecord record = DecisionRecord.__new__(DecisionRecord)
-    step.step(
-        batch, slot, <const Round*> round_address, <Increment*> increments, &record.outcome
-    )
-    learning.apply_increments(
-        &batch.pools[session.pool], <Increment*> increments + session.pool * ARMS
-    )
-    return record
-
-
 def opening(size_t batch_address, int64_t slot):
     """Decision 0 of a session: continue, before its first round."""
     cdef const Batch* batch = <const Batch*> batch_address
@@ -198,3 +193,132 @@ def record_of(size_t batch_address, Py_ssize_t i):
     record.outcome.candidates = batch.candidates[i]
     record.outcome.tiebreak = batch.tiebreak[i]
     return record
+
+
+cdef class DecisionBase:
+    """What a `cellium_fast.Decision` holds: the packed decision, and what puts it into words."""
+
+    cdef public DecisionRecord _record
+    cdef public object _setting
+
+    @property
+    def setting(self):
+        """Policy, names and tools behind this decision, for those who put it into words."""
+        return self._setting
+
+
+cdef class Stepper:
+    """Steps the sessions of a fleet one at a time."""
+
+    cdef object memory
+    cdef object names
+    cdef object acquire
+    cdef object release
+    cdef object kept
+    cdef Increment* increments
+    cdef type decision
+    cdef object packer          # for the next step; None while one uses it
+
+    def set_fleet(self, *, memory, names, lock, increments, decision):
+        """What it works on: the fleet's own things, and its class of decisions."""
+        cdef size_t address = increments.ctypes.data
+        self.memory = memory
+        self.names = names
+        self.acquire = lock.acquire
+        self.release = lock.release
+        self.kept = increments
+        self.increments = <Increment*> address
+        self.decision = decision
+
+    cdef const Batch* batch_of(self, int64_t id) except NULL:
+        # Where the sessions are, if this one, which was opened once, still is. No Python code may
+        # run between this and its use: the sessions move when there are more.
+        cdef size_t address = self.memory.base.address
+        cdef const Batch* batch = <const Batch*> address
+        if step.check_id(batch.sessions, step.slot_of(id) + 1, id) != step.ID_OK:
+            self.memory.slot_of(id)     # says what is wrong
+        return batch
+
+    cdef DecisionRecord take(self, int64_t id, packer):
+        # With the lock: one session through all five stages; its pool learns at once.
+        cdef DecisionRecord record = DecisionRecord.__new__(DecisionRecord)
+        cdef size_t address = packer.address
+        cdef int64_t slot = step.slot_of(id)
+        cdef const Batch* batch = self.batch_of(id)
+        cdef const Session* session
+        if packer.has_names:
+            self.names.learn(packer.new_tools, packer.new_errors)
+            packer.clear_names()
+            batch = self.batch_of(id)
+        session = &batch.sessions[slot]
+        step.step(batch, slot, <const Round*> address, self.increments, &record.outcome)
+        learning.apply_increments(
+            &batch.pools[session.pool], self.increments + session.pool * ARMS
+        )
+        return record
+
+    cdef DecisionBase decision_of(self, DecisionRecord record, setting):
+        # The class of decisions, without the time of a call.
+        cdef PyTypeObject* kind = <PyTypeObject*> self.decision
+        cdef DecisionBase decision = kind.tp_new(self.decision, <PyObject*> NO_ARGUMENTS, NULL)
+        decision._record = record
+        decision._setting = setting
+        return decision
+
+
+cdef class Handle:
+    """What a `cellium_fast.Session` does at every round."""
+
+    cdef Stepper stepper
+    cdef readonly int64_t _id
+    cdef public object _decision
+    cdef public object _setting
+    cdef public object _unused      # tools the agent has and has not used, a frozenset
+
+    def __cinit__(self, fleet, int64_t session_id, *others):
+        fleet._memory.slot_of(session_id)   # only what was opened has a place in memory
+        self.stepper = fleet._stepper
+        self._id = session_id
+
+    def step(self, round):
+        """One round in, one decision out.
+
+        Raises
+        ------
+        SessionError
+            The session is closed.
+        InputError
+            The round holds a value of a wrong kind; the message names it. Nothing was stepped.
+        """
+        cdef Stepper stepper = self.stepper
+        cdef DecisionBase decision
+        # Packing runs methods of a user's values: not under the lock, and with a packer that no
+        # one else has meanwhile.
+        packer = stepper.packer
+        stepper.packer = None
+        if packer is None:
+            packer = Packer()
+        calls = packer.pack(round, stepper.names.forgotten)
+        used = self._unused.intersection([call.tool for call in calls]) if self._unused else None
+        stepper.acquire()
+        try:
+            record = stepper.take(self._id, packer)
+            stepper.packer = packer
+            if used:
+                self._note_tools(used)
+            decision = stepper.decision_of(record, self._setting)
+            self._decision = decision
+        finally:
+            stepper.release()
+        return decision
+
+    @property
+    def done(self):
+        """Whether terminate was decided (also by `Fleet.step`), and no user message came since."""
+        cdef Stepper stepper = self.stepper
+        stepper.acquire()
+        try:
+            batch = stepper.batch_of(self._id)
+            return (batch.sessions[step.slot_of(self._id)].flags & SESSION_DONE) != 0
+        finally:
+            stepper.release()

@@ -118,6 +118,40 @@ def test_calls_that_can_be_read_once():
     assert session.step(Round(Once(1))).setting.used_tools == {"a"}
 
 
+def test_classes_made_of_rounds_and_calls_are_read_by_name():
+    class Shouting(ToolCall):
+        @property
+        def result(self):
+            return "loud"
+
+        @result.setter
+        def result(self, value):
+            pass
+
+    class Late(Round):
+        @property
+        def text(self):
+            return "late"
+
+        @text.setter
+        def text(self, value):
+            pass
+
+    batch = RoundBatch.from_rounds([Late([Shouting("a", result="quiet")])])
+    same = RoundBatch.from_rounds([Round([ToolCall("a", result="loud")], text="late")])
+    assert (batch.call_result, batch.text) == (same.call_result, same.text)
+
+
+def test_an_attribute_that_was_deleted():
+    call, round = ToolCall("a"), Round()
+    del call.result, round.text
+    session = Fleet().session()
+    for broken in (Round([call]), round):
+        with pytest.raises(AttributeError):
+            session.step(broken)
+    assert session.step(Round()).features.round == 1
+
+
 # --- calling back --------------------------------------------------------------------------------
 def test_a_value_that_steps_its_own_session():
     fleet = Fleet()
@@ -341,6 +375,21 @@ def test_a_tool_still_in_use_keeps_its_name():
     for _ in range(5):
         decision = session.step(same)
     assert "search" in decision.explain()
+
+
+def test_an_error_still_seen_keeps_its_text():
+    fleet = Fleet()
+    session = fleet.session()
+    same = Round([ToolCall("search", {"q": 1}, error="no such index")])
+    session.step(same)
+    many = fleet.session()
+    many.step(Round([
+        ToolCall("a", error="x".join("abcdefghij"[int(digit)] for digit in str(place)) + "y")
+        for place in range(10_500)
+    ]))
+    for _ in range(5):
+        decision = session.step(same)
+    assert "no such index" in decision.explain()
 
 
 # --- small things --------------------------------------------------------------------------------

@@ -1,9 +1,23 @@
 """`Session`: the handle of one agent run."""
 
+import copy
+
 import numpy as np
 import pytest
 
-from cellium_fast import Action, Cause, Decision, Fleet, Policy, Round, SessionError, ToolCall
+from cellium_fast import (
+    Action,
+    Cause,
+    Decision,
+    Fleet,
+    Policy,
+    Round,
+    Session,
+    SessionError,
+    ToolCall,
+)
+from cellium_fast.decision import Setting
+from cellium_fast.names import Names
 
 FAILED = Round([ToolCall("search", {"q": 1}, "x", error=True)])
 FINE = Round([ToolCall("read", {"q": 2}, "found it")])
@@ -193,6 +207,39 @@ def test_an_old_decision_does_not_change():
     session.close()
     assert numbers(first) == kept
     assert first.prompt == prompt
+
+
+def test_a_closed_session_does_not_say_whether_it_is_done():
+    fleet = Fleet()
+    session = fleet.session()
+    assert session.done is False
+    session.close()
+    fleet.open(1)       # in the same slot
+    with pytest.raises(SessionError, match="session 0 is closed"):
+        _ = session.done
+
+
+def test_a_session_that_no_fleet_opened():
+    with pytest.raises(TypeError):
+        Session.__new__(Session)
+    with pytest.raises(SessionError, match="there is no session 5"):
+        Session.__new__(Session, Fleet(), 5)
+    with pytest.raises(SessionError, match="there is no session 5"):
+        Session(Fleet(), 5, "", (), Setting(Policy(), Names()))
+
+
+def test_growth_does_not_touch_a_session():
+    fleet = Fleet()
+    session = fleet.session()
+    for place in range(5):
+        assert session.step(FAILED).features.round == place + 1
+        fleet.open(10_000)
+
+
+def test_a_copied_decision_says_the_same():
+    decision = Fleet().session(context_limit=100).step(Round(context_tokens=80))
+    assert numbers(copy.copy(decision)) == numbers(decision)
+    assert copy.copy(decision).prompt == decision.prompt
 
 
 # --- tools ----------------------------------------------------------------------------------------
