@@ -208,8 +208,8 @@ class Decisions:
     """
 
     __slots__ = (
-        "_batch", "_names", "_settings", "_size", "action", "bias", "candidates", "draws", "features",
-        "reward", "rules", "setting_rows", "tiebreak",
+        "_batch", "_names", "_settings", "_size", "action", "bias", "candidates", "draws",
+        "features", "reward", "rules", "setting_rows", "tiebreak",
     )
 
     action: NDArray[np.uint8]

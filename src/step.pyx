@@ -20,6 +20,7 @@ cimport step
 
 from cellium_fast._ingest import Packer
 from cellium_fast._records import FEATURES as FEATURES_DTYPE
+from cellium_fast._records import address_of
 
 ID_OK = step.ID_OK
 ID_UNKNOWN = step.ID_UNKNOWN
@@ -221,7 +222,7 @@ cdef class Stepper:
 
     def set_fleet(self, *, memory, names, lock, increments, decision):
         """What it works on: the fleet's own things, and its class of decisions."""
-        cdef size_t address = increments.ctypes.data
+        cdef size_t address = address_of(increments)
         self.memory = memory
         self.names = names
         self.acquire = lock.acquire
