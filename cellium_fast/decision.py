@@ -252,7 +252,7 @@ class Decisions:
     def __getattr__(self, name: str) -> Any:
         if name in COLUMNS:
             raise MissingColumnError(f"{name}: this step was not asked for it, see want=")
-        raise AttributeError(f"Decisions has no attribute {name!r}")
+        return object.__getattribute__(self, name)  # what is missing for it, or that it is unknown
 
     @property
     def scores(self) -> NDArray[np.float64]:

@@ -55,8 +55,6 @@ class Memory:
         self._free_count = 0
         # Whether a `Session` object stands for a slot's session; as long as it has to be.
         self._watched = np.zeros(0, np.bool_)
-        # A bit a slot, to find an id named twice; all zero between calls.
-        self._seen = np.zeros(0, np.uint8)
         self.base = self._empty_batch()
         self._allocate(FIRST_CAPACITY)
 
@@ -114,7 +112,12 @@ class Memory:
         `ids` are checked: no code of a user's may run between finding a slot and using it.
         """
         slots = np.empty(len(ids), np.int64)
-        problem, where = _step.find_slots(self.base.address, self.used, ids, slots, self._seen)
+        problem, where, rising = _step.find_slots(self.base.address, self.used, ids, slots)
+        if not rising:
+            seen = np.zeros(-(-self.used // 8), np.uint8)
+            repeated = _step.first_repeated(slots, where, seen)
+            if repeated < where:
+                problem, where = _step.ID_REPEATED, repeated
         if problem != _step.ID_OK:
             raise SessionError(f"ids[{where}]: {_what_is_wrong(problem, int(ids[where]))}")
         return slots
@@ -134,7 +137,6 @@ class Memory:
         sessions = _in_whole_lines(capacity)
         sessions[: self.used] = self.sessions[: self.used]
         self.sessions = sessions
-        self._seen = np.zeros(-(-capacity // 8), np.uint8)
         self.base = self._empty_batch()
 
     def _empty_batch(self) -> _records.Batch:

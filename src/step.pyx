@@ -53,16 +53,16 @@ def open_sessions(
 
 def find_slots(
     size_t batch_address, int64_t used, const int64_t[::1] ids, int64_t[::1] slots,
-    uint8_t[::1] seen,
 ):
-    """Fill `slots` with the rows of `ids`; returns (problem, i), of the first id with one.
+    """Fill `slots` with the rows of `ids`; returns (problem, i, rising).
 
-    The problem is ID_OK if every id names an open session, none twice. `seen` has a bit a slot,
-    all zero before and after.
+    The problem is ID_OK, with i the number of ids, if every id names an open session; else what is
+    wrong with ids[i], the first one. `rising` says that each slot up to there is above the one
+    before it, so that none stands twice.
     """
     cdef const Batch* batch = <const Batch*> batch_address
     cdef int problem = step.ID_OK
-    cdef Py_ssize_t i = 0, where, repeated
+    cdef Py_ssize_t i = 0, where
     cdef bint rising = True
     with nogil:
         for i in range(ids.shape[0]):
@@ -72,27 +72,25 @@ def find_slots(
             slots[i] = step.slot_of(ids[i])
             rising &= i == 0 or slots[i] > slots[i - 1]
         where = i if problem != step.ID_OK else ids.shape[0]
-        repeated = where if rising else first_repeated(slots, where, seen)
-    if repeated < where:
-        return step.ID_REPEATED, repeated
-    return problem, where
+    return problem, where, rising
 
 
-cdef Py_ssize_t first_repeated(
-    const int64_t[::1] slots, Py_ssize_t count, uint8_t[::1] seen
-) noexcept nogil:
-    # Place of the first slot that stands before too; `count` if there is none.
-    cdef Py_ssize_t i, found = count
+def first_repeated(const int64_t[::1] slots, Py_ssize_t count, uint8_t[::1] seen):
+    """Place of the first slot that stands before it too; `count` if none of so many does.
+
+    `seen` has a bit a slot, all zero.
+    """
+    cdef Py_ssize_t i = 0
     cdef uint8_t bit
-    for i in range(count):
-        bit = <uint8_t> (1 << (slots[i] & 7))
-        if seen[slots[i] >> 3] & bit:
-            found = i
-            break
-        seen[slots[i] >> 3] |= bit
-    for i in range(found):
-        seen[slots[i] >> 3] = 0
-    return found
+    cdef bint found = False
+    with nogil:
+        for i in range(count):
+            bit = <uint8_t> (1 << (slots[i] & 7))
+            found = seen[slots[i] >> 3] & bit
+            if found:
+                break
+            seen[slots[i] >> 3] |= bit
+    return i if found else count
 
 
 def check_id(size_t batch_address, int64_t used, int64_t id):

@@ -234,9 +234,11 @@ def test_a_closed_id_stays_closed_when_its_slot_is_used_again(fleet):
 
 
 def test_doubles_are_found_in_every_call(fleet):
-    fleet._memory._stamp = 2**32 - 4    # the numbers that mark ids as seen begin anew
-    for _ in range(8):
+    for _ in range(3):
         refuses(fleet, SessionError, ["ids[3]", "twice"], fleet.done, [0, 1, 2, 1])
+        refuses(fleet, SessionError, ["ids[2]", "twice"], fleet.done, [0, 1, 1, 2**40])
+        refuses(fleet, SessionError, ["ids[1]", "closed"], fleet.done, [0, 3, 2, 1, 2])
+        assert len(fleet.done([2, 0, 1])) == 3
 
 
 # --- close ----------------------------------------------------------------------------------------
