@@ -1,0 +1,100 @@
+"""The package against its targets and against others; `cellium-fast bench` prints it.
+
+Every figure is a median of runs that take turns (A B A B ...), with its quartiles; a ratio is of
+two medians of one run. All on one core unless a row says otherwise. Nothing of this is loaded by
+the rest of the package.
+
+>>> from cellium_fast import bench
+>>> row = bench.take(bench.MEASURES["memory"], bench.Sizes(fleet=1_000))
+>>> row.result.figure.median > 0, row.measure.unit
+(True, <Unit.BYTES: 'bytes'>)
+"""
+
+from __future__ import annotations
+
+from cellium_fast.bench import batch, sampling, single, texts
+from cellium_fast.bench.machine import Machine, this_machine
+from cellium_fast.bench.measures import (
+    FULL,
+    QUICK,
+    Mark,
+    Measure,
+    Result,
+    Row,
+    Sizes,
+    Target,
+    Unit,
+    take,
+)
+from cellium_fast.bench.timing import Spread
+
+__all__ = [
+    "FULL", "MEASURES", "QUICK", "Machine", "Mark", "Measure", "Result", "Row", "Sizes", "Spread",
+    "Target", "Unit", "take", "this_machine",
+]
+
+_ALL = (
+    Measure("step", "full step of a batch, a session", batch.step, target=Target(40e-9)),
+    Measure(
+        "step-copy", "full step of a large batch, a session", batch.step_beside_copy,
+        baseline="memcpy of the state",
+        target=Target(2.0, of_ratio=True),
+    ),
+    Measure("copy", "memcpy of the state alone, a session", batch.copy),
+    Measure(
+        "memory", "memory of a session", batch.memory, Unit.BYTES, target=Target(320),
+    ),
+    Measure(
+        "beta", "a Beta draw", sampling.beta_draws, baseline="NumPy Generator.beta",
+        target=Target(5.0, of_ratio=True, at_least=True),
+    ),
+    Measure(
+        "session", "one session: a Round in, a Decision out", single.session_step,
+        target=Target(2e-6),
+    ),
+    Measure(
+        "age", "full step of an old session", batch.age, baseline="of a young one",
+        target=Target(1.05, of_ratio=True),
+    ),
+    Measure(
+        "threads", "full step of a large batch in two threads, a session", batch.threads,
+        baseline="in one thread", target=Target(1.9, of_ratio=True, at_least=True),
+    ),
+    Measure(
+        "import", "import, beyond NumPy and pydantic", single.import_time,
+        baseline="import of these two", target=Target(60e-3),
+    ),
+    Measure(
+        "first", "first decision after the import", single.first_decision, target=Target(5e-3),
+    ),
+    Measure(
+        "render", "render_many of mixed decisions", texts.render, Unit.TEXTS_A_SECOND,
+        target=Target(2e6, at_least=True),
+    ),
+    Measure(
+        "replay", "replay of OpenAI-chat JSONL", texts.replay, Unit.BYTES_A_SECOND,
+        baseline="orjson.loads alone", target=Target(1 / 3, of_ratio=True, at_least=True),
+    ),
+    Measure(
+        "numpy", "full step of a batch, a session", batch.numpy_step,
+        baseline="the same step in NumPy",
+    ),
+    Measure(
+        "plain", "full step of a batch, a session", single.plain_reference,
+        baseline="plain Python reference",
+    ),
+    Measure(
+        "original", "full step of a batch, a session", single.original_loop,
+        baseline="original loop, quoted",
+        target=Target(3_000, of_ratio=True, at_least=True),
+    ),
+    Measure(
+        "mabwiser", "Thompson sampling of five arms, a decision", sampling.mabwiser,
+        baseline="mabwiser",
+    ),
+    Measure(
+        "river", "Thompson sampling of five arms, a decision", sampling.river, baseline="river",
+    ),
+)
+
+MEASURES = {measure.name: measure for measure in _ALL}

@@ -14,8 +14,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from cellium_fast.cli.bench import HELP as BENCH_HELP
+from cellium_fast.cli.bench import bench_command
 from cellium_fast.cli.output import NOTHING_READ, WRONG_USAGE, say
-from cellium_fast.cli.replay import HELP, replay_command
+from cellium_fast.cli.replay import HELP as REPLAY_HELP
+from cellium_fast.cli.replay import replay_command
 from cellium_fast.cli.simulate import simulate_command
 from cellium_fast.errors import CelliumError
 
@@ -27,8 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("replay", help=HELP)(replay_command)
+app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("simulate")(simulate_command)
+app.command("bench", help=BENCH_HELP)(bench_command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,0 +1,127 @@
+"""Measures of the batch step: speed, memory, age, threads, and the same step in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cellium_fast import Fleet
+from cellium_fast.bench.machine import usable_cores
+from cellium_fast.bench.measures import NotMeasured, Result, Sizes
+from cellium_fast.bench.numpy_fleet import NumpyFleet
+from cellium_fast.bench.populations import (
+    CONTEXT_LIMIT,
+    SETTLED,
+    Herd,
+    Population,
+    state_arrays,
+)
+from cellium_fast.bench.timing import Contender, Spread, interleaved
+
+YOUNG = 100         # rounds
+AGING_FLEET = 1_000     # sessions
+
+
+def step(sizes: Sizes) -> Result:
+    """A step of a fleet that the caches of a large machine can hold."""
+    herd = Herd(Population("usual", sizes.fleet))
+    taken = interleaved({"step": _step_of(herd)}, sizes.repeats)
+    return Result(taken["step"], note=_herd_note(herd))
+
+
+def step_beside_copy(sizes: Sizes) -> Result:
+    """A step of a fleet that no cache holds, against copying its state once."""
+    herd = Herd(Population("usual", sizes.large_fleet))
+    taken = interleaved({"step": _step_of(herd), "copy": _copy_of(herd)}, sizes.repeats)
+    return Result(taken["step"], taken["copy"], speed_up=False, note=_herd_note(herd))
+
+
+def copy(sizes: Sizes) -> Result:
+    """Copying the same state: what memory allows."""
+    herd = Herd(Population("usual", sizes.large_fleet), settled=0)
+    taken = interleaved({"copy": _copy_of(herd)}, sizes.repeats)
+    count, size = sizes.large_fleet, herd.fleet._memory.sessions.itemsize
+    speed = size / taken["copy"].median / 1e9
+    return Result(
+        taken["copy"], note=f"{count:,} records of {size} bytes; {speed:.1f} GB/s read and written"
+    )
+
+
+def memory(sizes: Sizes) -> Result:
+    """Bytes that a fleet keeps for each session."""
+    fleet = Fleet(threads=1)
+    fleet.open(sizes.fleet)
+    arrays = state_arrays(fleet)
+    size = float(sum(array.nbytes / len(array) for array in arrays.values()))
+    parts = ", ".join(
+        f"{name.lstrip('_')} {array.nbytes // len(array)}" for name, array in arrays.items()
+    )
+    return Result(
+        Spread(size, size, size),
+        note=f"all that the fleet's memory keeps a session, private posterior included: {parts}",
+    )
+
+
+def age(sizes: Sizes) -> Result:
+    """A step of old sessions against one of young ones."""
+    old = Herd(Population("usual", AGING_FLEET), settled=SETTLED)
+    for _ in range(sizes.age - 2 * SETTLED):
+        old.step()      # the same round again: age is all that counts here
+    for _ in range(SETTLED):
+        old.prepare()
+        old.step()
+    young = Herd(Population("usual", AGING_FLEET), settled=YOUNG)
+    repeats = 10 * sizes.repeats
+    taken = interleaved({"old": _step_of(old), "young": _step_of(young)}, repeats)
+    return Result(
+        taken["old"], taken["young"], speed_up=False,
+        note=f"{AGING_FLEET:,} sessions from round {sizes.age:,}, against as many from round "
+             f"{YOUNG}",
+    )
+
+
+def threads(sizes: Sizes) -> Result:
+    """Two threads against one."""
+    cores = usable_cores()
+    if cores < 2:
+        raise NotMeasured("this process may use one CPU only")
+    herds = {
+        count: Herd(Population("usual", sizes.large_fleet), threads=count) for count in (1, 2)
+    }
+    taken = interleaved(
+        {str(count): _step_of(herd) for count, herd in herds.items()}, sizes.repeats
+    )
+    return Result(taken["2"], taken["1"], note=_herd_note(herds[2]))
+
+
+def numpy_step(sizes: Sizes) -> Result:
+    """The step against the same step in NumPy."""
+    herd = Herd(Population("usual", sizes.fleet), settled=0)
+    twin = NumpyFleet(sizes.fleet, CONTEXT_LIMIT)
+    for _ in range(SETTLED):
+        herd.prepare()
+        herd.step()
+        twin.step(herd.rounds)
+    taken = interleaved(
+        {
+            "step": _step_of(herd),
+            # The round that the fleet has just decided on.
+            "NumPy": Contender(lambda: twin.step(herd.rounds), things=sizes.fleet),
+        },
+        sizes.repeats,
+    )
+    return Result(taken["step"], taken["NumPy"], note=_herd_note(herd))
+
+
+def _step_of(herd: Herd) -> Contender:
+    return Contender(herd.step, herd.prepare, len(herd.ids))
+
+
+def _copy_of(herd: Herd) -> Contender:
+    sessions = herd.fleet._memory.sessions
+    state = np.ascontiguousarray(sessions[: len(herd.ids)]).view(np.uint8)
+    target = np.zeros_like(state)
+    return Contender(lambda: np.copyto(target, state), things=len(herd.ids))
+
+
+def _herd_note(herd: Herd) -> str:
+    return f"{len(herd.ids):,} sessions, {herd.tie_breaks():.1%} tied"
