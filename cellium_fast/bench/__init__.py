@@ -17,6 +17,7 @@ from cellium_fast.bench.machine import Machine, this_machine
 from cellium_fast.bench.measures import (
     FULL,
     QUICK,
+    Compared,
     Mark,
     Measure,
     Result,
@@ -29,8 +30,8 @@ from cellium_fast.bench.measures import (
 from cellium_fast.bench.timing import Spread
 
 __all__ = [
-    "FULL", "MEASURES", "QUICK", "Machine", "Mark", "Measure", "Result", "Row", "Sizes", "Spread",
-    "Target", "Unit", "take", "this_machine",
+    "FULL", "MEASURES", "QUICK", "Compared", "Machine", "Mark", "Measure", "Result", "Row", "Sizes",
+    "Spread", "Target", "Unit", "take", "this_machine",
 ]
 
 _ALL = (
@@ -38,7 +39,7 @@ _ALL = (
     Measure(
         "step-copy", "full step of a large batch, a session", batch.step_beside_copy,
         baseline="memcpy of the state",
-        target=Target(2.0, of_ratio=True),
+        compared=Compared.AS_LONG, target=Target(2.0, of_ratio=True),
     ),
     Measure("copy", "memcpy of the state alone, a session", batch.copy),
     Measure(
@@ -54,7 +55,7 @@ _ALL = (
     ),
     Measure(
         "age", "full step of an old session", batch.age, baseline="of a young one",
-        target=Target(1.05, of_ratio=True),
+        compared=Compared.AS_LONG, target=Target(1.05, of_ratio=True),
     ),
     Measure(
         "threads", "full step of a large batch in two threads, a session", batch.threads,

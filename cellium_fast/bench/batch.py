@@ -18,7 +18,6 @@ from cellium_fast.bench.populations import (
 from cellium_fast.bench.timing import Contender, Spread, interleaved
 
 YOUNG = 100         # rounds
-AGING_FLEET = 1_000     # sessions
 
 
 def step(sizes: Sizes) -> Result:
@@ -32,7 +31,7 @@ def step_beside_copy(sizes: Sizes) -> Result:
     """A step of a fleet that no cache holds, against copying its state once."""
     herd = Herd(Population("usual", sizes.large_fleet))
     taken = interleaved({"step": _step_of(herd), "copy": _copy_of(herd)}, sizes.repeats)
-    return Result(taken["step"], taken["copy"], speed_up=False, note=_herd_note(herd))
+    return Result(taken["step"], taken["copy"], note=_herd_note(herd))
 
 
 def copy(sizes: Sizes) -> Result:
@@ -63,18 +62,18 @@ def memory(sizes: Sizes) -> Result:
 
 def age(sizes: Sizes) -> Result:
     """A step of old sessions against one of young ones."""
-    old = Herd(Population("usual", AGING_FLEET), settled=SETTLED)
+    old = Herd(Population("usual", sizes.old_fleet), settled=SETTLED)
     for _ in range(sizes.age - 2 * SETTLED):
         old.step()      # the same round again: age is all that counts here
     for _ in range(SETTLED):
         old.prepare()
         old.step()
-    young = Herd(Population("usual", AGING_FLEET), settled=YOUNG)
+    young = Herd(Population("usual", sizes.old_fleet), settled=YOUNG)
     repeats = 10 * sizes.repeats
     taken = interleaved({"old": _step_of(old), "young": _step_of(young)}, repeats)
     return Result(
-        taken["old"], taken["young"], speed_up=False,
-        note=f"{AGING_FLEET:,} sessions from round {sizes.age:,}, against as many from round "
+        taken["old"], taken["young"],
+        note=f"{sizes.old_fleet:,} sessions from round {sizes.age:,}, against as many from round "
              f"{YOUNG}",
     )
 

@@ -21,8 +21,10 @@ class Sizes:
         Beta draws at once.
     scalar_rounds
         Rounds of one session, timed together.
-    age
-        Rounds that an old session has behind it.
+    age, old_fleet
+        Rounds that an old session has behind it; old sessions.
+    choices
+        Decisions at once that are nothing but Thompson sampling.
     decisions
         Decisions turned into texts.
     conversations
@@ -38,6 +40,8 @@ class Sizes:
     draws: int = 200_000
     scalar_rounds: int = 1_000
     age: int = 100_000
+    old_fleet: int = 1_000
+    choices: int = 10_000
     decisions: int = 1_000_000
     conversations: int = 2_000
     plain_rounds: int = 200
@@ -59,6 +63,13 @@ class Unit(StrEnum):
     BYTES = "bytes"
     TEXTS_A_SECOND = "texts/s"
     BYTES_A_SECOND = "B/s"
+
+
+class Compared(StrEnum):
+    """What a ratio says of the package: so many times ... its baseline."""
+
+    AS_FAST = "as fast"
+    AS_LONG = "as long"
 
 
 class Mark(StrEnum):
@@ -91,28 +102,16 @@ class Result:
     ----------
     figure, baseline
         Of the package; of what it is compared with, if there is such, in the same unit.
-    speed_up
-        Whether the ratio says how many times less than the baseline the figure is; otherwise how
-        many times the baseline it is.
     note
         What one must know to read the figure.
     """
 
     figure: Spread
     baseline: Spread | None = None
-    speed_up: bool = True
     note: str = ""
 
-    @property
-    def ratio(self) -> float | None:
-        """Of the medians, see `speed_up`."""
-        if self.baseline is None:
-            return None
-        ours, theirs = self.figure.median, self.baseline.median
-        return theirs / ours if self.speed_up else ours / theirs
 
-
-class NotMeasured(Exception):   # noqa: N818  a result like others
+class NotMeasured(Exception):
     """Raised by a measure that cannot be taken here; says why."""
 
 
@@ -130,6 +129,8 @@ class Measure:
         Measures, at sizes.
     baseline
         What it is compared with; empty: nothing.
+    compared
+        What the ratio to it says.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Measure:
     take: Callable[[Sizes], Result]
     unit: Unit = Unit.SECONDS
     baseline: str = ""
+    compared: Compared = Compared.AS_FAST
     target: Target | None = None
 
 
@@ -149,6 +151,16 @@ class Row:
     reason: str = ""
 
     @property
+    def ratio(self) -> float | None:
+        """Of the medians; None without a baseline."""
+        if self.result is None or self.result.baseline is None:
+            return None
+        ours, theirs = self.result.figure.median, self.result.baseline.median
+        as_long = self.measure.compared == Compared.AS_LONG
+        # The longer a time the slower, the higher a rate the faster.
+        return theirs / ours if self.measure.unit == Unit.SECONDS and not as_long else ours / theirs
+
+    @property
     def mark(self) -> Mark:
         """How it did against the target."""
         target = self.measure.target
@@ -156,7 +168,7 @@ class Row:
             return Mark.NOT_MEASURED
         if target is None:
             return Mark.NONE
-        value = self.result.ratio if target.of_ratio else self.result.figure.median
+        value = self.ratio if target.of_ratio else self.result.figure.median
         assert value is not None
         return Mark.MET if target.is_met(value) else Mark.MISSED
 

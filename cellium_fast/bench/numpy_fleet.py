@@ -22,6 +22,10 @@ from cellium_fast.action import mask_of
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer[Any]]
+Columns = dict[str, NDArray[Any]]
+
+COLUMNS = ("call_tool", "call_signature", "call_result", "call_flags", "call_size", "text",
+           "context_tokens")
 
 ARMS = len(Action)
 WINDOW, RECENT, SIZES, HISTORY = 12, 4, 5, 10
@@ -37,7 +41,7 @@ class Ring:
     """The last values of every session, (length, N); age 0 is the newest."""
 
     def __init__(self, length: int, count: int, dtype: type, fill: float = 0) -> None:
-        self._rows = np.full((length, count), fill, dtype)
+        self._rows: NDArray[Any] = np.full((length, count), fill, dtype)
         self._newest = 0
 
     def push(self, values: NDArray[Any]) -> None:
@@ -125,12 +129,13 @@ class NumpyFleet:
                                                 NDArray[np.uint32], Floats]:
         """Return action, candidates, rules and reward of every session, (N,) each."""
         self._round += 1
-        context = rounds.context_tokens / self._limit   # type: ignore[operator]
-        error = (rounds.call_flags & _records.CALL_ERROR) != 0  # type: ignore[operator]
-        empty = (rounds.call_flags & _records.CALL_EMPTY) != 0  # type: ignore[operator]
+        column: Columns = {name: np.asarray(getattr(rounds, name)) for name in COLUMNS}
+        context: Floats = column["context_tokens"] / self._limit
+        error: Bools = (column["call_flags"] & _records.CALL_ERROR) != 0
+        empty: Bools = (column["call_flags"] & _records.CALL_EMPTY) != 0
         reward = self._reward(context, error)
         learned = self._learn(reward)
-        self._take(rounds, error, empty)
+        self._take(column, error, empty)
         seen = self._features(context)
         candidates, rules = self._rules(seen)
         action = self._choose(candidates, seen)
@@ -158,7 +163,7 @@ class NumpyFleet:
         rows = np.flatnonzero(action != NOT_LEARNING)
         action = action[rows]
         returned = self._rewards.of(rows, n).sum(axis=0) / n
-        gained = np.bincount(action, returned, ARMS)
+        gained = np.bincount(action, returned, ARMS).astype(np.float64)
         counts = np.bincount(action, minlength=ARMS)
         return gained, counts - gained, counts
 
@@ -170,24 +175,24 @@ class NumpyFleet:
             self.updates += learned[2]
 
     # --- features --------------------------------------------------------------------------------
-    def _take(self, rounds: RoundBatch, error: Bools, empty: Bools) -> None:
-        signature = np.asarray(rounds.call_signature)
-        call = (signature ^ rounds.call_result * MIXER) * MIXER
+    def _take(self, column: Columns, error: Bools, empty: Bools) -> None:
+        signature = column["call_signature"]
+        call = (signature ^ column["call_result"] * MIXER) * MIXER
         for lag, counter in enumerate(self._like_before):
             _count_in_row(counter, call == self._calls[lag] if self._round > lag + 1 else None)
         _count_in_row(self._same_signature, signature == self._signature)
         self._twins.push(self._distance_to_twin(call))
         self._calls.push(call)
         self._signature = signature.copy()
-        self._tools.push(np.asarray(rounds.call_tool))
-        self._sizes.push(np.asarray(rounds.call_size))
+        self._tools.push(column["call_tool"])
+        self._sizes.push(column["call_size"])
         self._error_bits = self._error_bits << np.uint8(1) | error
         self._empty_bits = self._empty_bits << np.uint8(1) | empty
         self._errors += error
         self._empties += empty
         _count_in_row(self._failures, error)
-        _count_in_row(self._same_text, rounds.text == self._text)
-        self._text = np.array(rounds.text)
+        _count_in_row(self._same_text, column["text"] == self._text)
+        self._text = column["text"].copy()
 
     def _distance_to_twin(self, call: NDArray[np.uint64]) -> NDArray[np.uint8]:
         """How far back in the window the nearest call like this one is; 0 = nowhere."""
@@ -241,7 +246,8 @@ class NumpyFleet:
             return np.full(len(self._stuck), 0.5)
         first = self._sizes[count - 1]
         grown = (self._sizes[0] - first) / np.maximum(first, 1.0)
-        return np.clip(grown, -1.0, 1.0) / 2.0 + 0.5
+        growth: Floats = np.clip(grown, -1.0, 1.0) / 2.0 + 0.5
+        return growth
 
     def _recent_quality(self, count: int) -> Floats:
         count = min(count, self._round)
@@ -265,7 +271,8 @@ class NumpyFleet:
             + np.where(productive[0], 0.1, 0.0)
             - 0.1 * repetition
         )
-        return np.clip(score, 0.0, 1.0)
+        clipped: Floats = np.clip(score, 0.0, 1.0)
+        return clipped
 
     def _update_stuck(self, raw: Floats, productive: Sequence[Bools]) -> None:
         last, quality = productive[0], self._recent_quality(3)
@@ -310,6 +317,7 @@ class NumpyFleet:
                 full = fired[name] & (seen.context >= rule.compress_from)
                 candidates |= full * np.uint8(Action.COMPRESS.mask)
         looping = fired["prolonged_stagnation"] | fired["tool_cycle"] | fired["tool_repetition"]
+        assert rules.progressing.progress is not None    # of the default policy
         smooth = (seen.progress > rules.progressing.progress) & (seen.stuck == 0)
         fired["progressing"] = (candidates == 0) | (~looping & (seen.making_progress | smooth))
         candidates |= fired["progressing"] * np.uint8(Action.CONTINUE.mask)

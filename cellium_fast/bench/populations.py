@@ -81,7 +81,7 @@ class Population:
         self._sizes = chance.integers(200, 2_200, count).astype(np.uint32)
         saturation = np.array([SATURATION[kind] for kind in Kind])[self.kind]
         fresh = chance.integers(1, 2**63, (3, count)).astype(np.uint64)
-        self._columns: dict[str, NDArray[Any]] = {
+        self._columns: dict[str, Any] = {
             "call_offsets": np.arange(count + 1),
             "call_tool": np.empty(count, np.uint64),
             "call_signature": fresh[0],

@@ -18,7 +18,6 @@ from cellium_fast.bench.timing import Contender, interleaved
 ARMS = len(Action)
 ALL_ARMS = 2**ARMS - 1
 SHAPES = (2.0, 500.0)       # of posteriors after none to some hundred updates
-BATCH = 10_000              # decisions at once
 ONE_BY_ONE = 200            # decisions of a library that takes one at a time
 
 
@@ -48,13 +47,15 @@ def mabwiser(sizes: Sizes) -> Result:
     mab = _installed("mabwiser.mab")
     policy: Any = mab.MAB(list(range(ARMS)), mab.LearningPolicy.ThompsonSampling(), seed=SEED)
     policy.fit(list(range(ARMS)), [1] * ARMS)
-    contexts = np.zeros((BATCH, 1))     # how it is asked for many decisions at once
-    rewards = np.random.default_rng(SEED).integers(0, 2, BATCH)
+    contexts = np.zeros((sizes.choices, 1))     # how it is asked for many decisions at once
+    rewards = np.random.default_rng(SEED).integers(0, 2, sizes.choices)
 
     def decide() -> None:
         policy.partial_fit(np.asarray(policy.predict(contexts)), rewards)
 
-    return _against(Contender(decide, things=BATCH), f"both {BATCH:,} decisions at once", sizes)
+    return _against(
+        Contender(decide, things=sizes.choices), f"both {sizes.choices:,} decisions at once", sizes
+    )
 
 
 def river(sizes: Sizes) -> Result:
@@ -70,17 +71,17 @@ def river(sizes: Sizes) -> Result:
 
     return _against(
         Contender(decide, things=ONE_BY_ONE),
-        f"ours {BATCH:,} decisions at once, river's one by one, as it takes them", sizes,
+        f"ours {sizes.choices:,} decisions at once, river's one by one, as it takes them", sizes,
     )
 
 
 def _against(library: Contender, note: str, sizes: Sizes) -> Result:
-    tied = Herd(Population("tied", BATCH))
+    tied = Herd(Population("tied", sizes.choices))
     taken = interleaved(
         {
-            "ours": Contender(_thompson(), things=BATCH),
+            "ours": Contender(_thompson(sizes.choices), things=sizes.choices),
             "library": library,
-            "step": Contender(tied.step, tied.prepare, BATCH),
+            "step": Contender(tied.step, tied.prepare, sizes.choices),
             "session": _session(),
         },
         sizes.repeats,
@@ -93,14 +94,14 @@ def _against(library: Contender, note: str, sizes: Sizes) -> Result:
     )
 
 
-def _thompson() -> Callable[[], None]:
+def _thompson(count: int) -> Callable[[], None]:
     """Draw, choice and update of a pool of five arms, for a batch of decisions."""
     chance = np.random.default_rng(SEED)
     alpha, beta = np.full(ARMS, 2.0), np.full(ARMS, 2.0)
-    shapes = np.empty((2, BATCH, ARMS))
-    candidates, bias = np.full(BATCH, ALL_ARMS, np.uint8), np.zeros((BATCH, ARMS))
-    ids, action = np.arange(BATCH, dtype=np.uint64), np.empty(BATCH, np.uint8)
-    rewards = chance.integers(0, 2, BATCH)
+    shapes = np.empty((2, count, ARMS))
+    candidates, bias = np.full(count, ALL_ARMS, np.uint8), np.zeros((count, ARMS))
+    ids, action = np.arange(count, dtype=np.uint64), np.empty(count, np.uint8)
+    rewards = chance.integers(0, 2, count)
     rounds = iter(range(2**32))
 
     def decide() -> None:

@@ -18,10 +18,10 @@ from cellium_fast.bench.timing import Contender, interleaved
 
 SLOW_REPEATS = 3        # one of so many repeats: a run takes seconds
 WORDS = (
-    "the order was shipped on Monday file test passes error value returned customer address line "
-    "function module config deploy database query result index table retry cache timeout please "
-    "check status before you change it and then update record with new data from server log"
-).split()
+    "the order", "was shipped", "on Monday", "file", "test passes", "error", "value", "returned",
+    "customer address", "line", "function", "module", "deploy", "query result", "index", "retry",
+    "timeout", "please check", "status before", "you change", "it and then", "update record",
+)
 CALLS = ("search", "read_file", "get_order", "run_tests", "update_record")
 ROUNDS = (4, 40)        # of a conversation, at least and at most
 LOOPING = 0.2           # share of conversations that end in one and the same call
@@ -64,7 +64,7 @@ def replay(sizes: Sizes) -> Result:
         )
     took = taken["replay"].divided_by(rounds).median * 1e6
     return Result(
-        taken["replay"].as_rate(size), taken["parse"].as_rate(size), speed_up=False,
+        taken["replay"].as_rate(size), taken["parse"].as_rate(size),
         note=f"{sizes.conversations:,} conversations, {rounds:,} rounds, {size / 1e6:.1f} MB; "
              f"{took:.1f} µs a round",
     )
@@ -81,9 +81,9 @@ def write_conversations(path: Path, count: int) -> int:
 
 def conversation(chance: random.Random, number: int) -> dict[str, Any]:
     """One conversation: calls, results of some hundred characters, usage; some end in a loop."""
-    messages = [
-        {"role": "system", "content": _sentence(chance, 120)},
-        {"role": "user", "content": _sentence(chance, 40)},
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": _sentence(chance, 80)},
+        {"role": "user", "content": _sentence(chance, 25)},
     ]
     tokens = 600
     loop: list[dict[str, Any]] | None = None
@@ -94,7 +94,7 @@ def conversation(chance: random.Random, number: int) -> dict[str, Any]:
             loop = list(_round(chance, f"call_{number}_{place}"))
         tokens += 400
         usage = {"prompt_tokens": tokens, "completion_tokens": 90, "total_tokens": tokens + 90}
-        text = _sentence(chance, 20)
+        text = _sentence(chance, 12)
         messages += [{**loop[0], "content": text, "usage": usage}, loop[1]]
     return {
         "run_id": f"conversation-{number}", "success": chance.random() < 0.5,
@@ -103,12 +103,12 @@ def conversation(chance: random.Random, number: int) -> dict[str, Any]:
 
 
 def _round(chance: random.Random, identity: str) -> Iterator[dict[str, Any]]:
-    arguments = {"query": _sentence(chance, 12), "limit": chance.randint(1, 50), "strict": True}
+    arguments = {"query": _sentence(chance, 8), "limit": chance.randint(1, 50), "strict": True}
     function = {"name": chance.choice(CALLS), "arguments": orjson.dumps(arguments).decode()}
     call = {"id": identity, "type": "function", "function": function}
     yield {"role": "assistant", "tool_calls": [call]}
     failed = chance.random() < 0.08
-    words = _sentence(chance, chance.choice((10, 60, 150, 400)))
+    words = _sentence(chance, chance.choice((8, 40, 100, 250)))
     result = f"Error: {words}" if failed else orjson.dumps({"data": words}).decode()
     yield {"role": "tool", "tool_call_id": identity, "content": result}
 

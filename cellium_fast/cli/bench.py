@@ -92,7 +92,8 @@ def _plain_row(row: Row) -> dict[str, Any]:
         "figure": result and asdict(result.figure),
         "baseline": measure.baseline or None,
         "baseline_figure": asdict(result.baseline) if result and result.baseline else None,
-        "ratio": result and result.ratio,
+        "ratio": row.ratio,
+        "ratio_is": row.measure.compared if row.ratio is not None else None,
         "target": measure.target and asdict(measure.target),
         "mark": row.mark,
         "note": result.note if result else row.reason,
@@ -150,7 +151,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     baseline = measure.baseline
     if result and result.baseline:
         baseline += f"\n{shown_spread(result.baseline, measure.unit)}"
-    ratio = shown_ratio(result.ratio) if result and result.ratio is not None else ""
+    ratio = "" if row.ratio is None else f"{shown_ratio(row.ratio)} {measure.compared}"
     return (measure.name, measure.what, figure, baseline, ratio, _shown_target(measure), row.mark)
 
 
@@ -173,9 +174,9 @@ def shown_ratio(ratio: float) -> str:
     """Return a ratio with what can be known of it.
 
     >>> shown_ratio(0.0512), shown_ratio(2.346), shown_ratio(3456.7)
-    ('0.051 ×', '2.35 ×', '3,457 ×')
+    ('0.051 x', '2.35 x', '3,457 x')
     """
-    return f"{ratio:.2g} ×" if ratio < 0.1 else f"{_digits(ratio)} ×"
+    return f"{ratio:.2g} x" if ratio < 0.1 else f"{_digits(ratio)} x"
 
 
 def _shown_target(measure: Measure) -> str:
@@ -184,8 +185,8 @@ def _shown_target(measure: Measure) -> str:
         return ""
     sign = "≥" if target.at_least else "≤"
     if target.of_ratio:
-        return f"{sign} {target.limit:,.3g} ×" if target.limit < 1_000 else (
-            f"{sign} {target.limit:,.0f} ×"
+        return f"{sign} {target.limit:,.3g} x" if target.limit < 1_000 else (
+            f"{sign} {target.limit:,.0f} x"
         )
     divisor, name = _scale(target.limit, measure.unit)
     return f"{sign} {target.limit / divisor:,.3g} {name}"
