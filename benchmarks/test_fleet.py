@@ -3,15 +3,16 @@
 import pytest
 
 from cellium_fast import Fleet
-from cellium_fast.bench.populations import Herd, Population, state_arrays
+from cellium_fast.bench.populations import Herd, Population, bytes_a_session
 
 
 @pytest.mark.parametrize("population", ["calm", "looping", "tied", "usual"])
 def test_step(timed, size, population):
     herd = Herd(Population(population, size))
-    kept = sum(array.nbytes / len(array) for array in state_arrays(herd.fleet).values())
-    timed(herd.step, size, lambda: herd.prepare() or (), bytes_a_session=kept,
-          tie_breaks=herd.tie_breaks())
+    timed(
+        herd.step, size, lambda: herd.prepare() or (), tie_breaks=herd.tie_breaks(),
+        bytes_a_session=sum(bytes_a_session(herd.fleet).values()),
+    )
 
 
 def test_open(timed, size):

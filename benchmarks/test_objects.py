@@ -29,7 +29,7 @@ def test_pack_rounds(timed, size, arguments):
 
 @pytest.mark.parametrize("population", ["calm", "looping", "tied", "mixed"])
 def test_render_many(timed, size, population):
-    decisions = Herd(Population(population, size, named=True)).step()
+    decisions = Herd(Population(population, size, named=True), want=None).decisions
     renderer = HardConstraintRenderer()
     timed(lambda: renderer.render_many(decisions), size)
 

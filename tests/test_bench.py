@@ -12,7 +12,7 @@ import orjson
 import pytest
 from cli_runs import call
 
-from cellium_fast import Action, Fleet, Policy, _rules, bench, traces
+from cellium_fast import Action, Fleet, Policy, _records, _rules, bench, traces
 from cellium_fast.bench import single, texts
 from cellium_fast.bench.measures import NotMeasured, Row, Target
 from cellium_fast.bench.numpy_fleet import NumpyFleet
@@ -20,10 +20,11 @@ from cellium_fast.bench.populations import (
     CONTEXT_LIMIT,
     POPULATIONS,
     SETTLED,
+    WANTED,
     Herd,
     Kind,
     Population,
-    state_arrays,
+    bytes_a_session,
 )
 from cellium_fast.bench.timing import Contender, Spread, interleaved
 from cellium_fast.cli.bench import shown_ratio, shown_spread
@@ -125,7 +126,7 @@ def test_an_installed_package_says_that_the_reference_is_not_there(
 
 
 def test_one_core_cannot_show_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellium_fast.bench.batch.usable_cores", lambda: 1)
+    monkeypatch.setattr("cellium_fast.bench.batch.usable_cpus", lambda: 1)
     row = bench.take(bench.MEASURES["threads"], TINY)
     assert row.mark == bench.Mark.NOT_MEASURED and "one CPU" in row.reason
 
@@ -252,13 +253,21 @@ def test_shares_of_kinds(name: str) -> None:
 
 def test_a_session_is_measured_whole() -> None:
     fleet = Fleet(threads=1)
-    fleet.open(1_000)
-    arrays = state_arrays(fleet)
-    assert arrays["sessions"].itemsize == fleet._memory.sessions.itemsize
-    kept = {
-        name for name, value in vars(fleet._memory).items() if isinstance(value, np.ndarray)
-    } - {"policies", "pools"}
-    assert set(arrays) == kept
+    ids = fleet.open(1_000)
+    before = bytes_a_session(fleet)
+    assert before["sessions"] == _records.SESSION.itemsize
+    arrays = {name for name, held in vars(fleet._memory).items() if isinstance(held, np.ndarray)}
+    assert set(before) == arrays - {"policies", "pools"}
+    fleet.close(ids)
+    assert sum(bytes_a_session(fleet).values()) == sum(before.values()) + 8    # free slots
+
+
+def test_a_herd_writes_what_it_wants_into_the_same_arrays() -> None:
+    herd = Herd(Population("usual", 100))
+    herd.prepare()
+    before = herd.decisions
+    assert herd.step() is before and set(before.columns()) == set(WANTED)
+    assert "features" in Herd(Population("usual", 100), want=None).step().columns()
 
 
 # --- the step in NumPy ---------------------------------------------------------------------------

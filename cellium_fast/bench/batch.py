@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from cellium_fast import Fleet
-from cellium_fast.bench.machine import usable_cores
 from cellium_fast.bench.measures import NotMeasured, Result, Sizes
 from cellium_fast.bench.numpy_fleet import NumpyFleet
 from cellium_fast.bench.populations import (
@@ -13,9 +11,10 @@ from cellium_fast.bench.populations import (
     SETTLED,
     Herd,
     Population,
-    state_arrays,
+    bytes_a_session,
 )
 from cellium_fast.bench.timing import Contender, Spread, interleaved
+from cellium_fast.fleet import Fleet, usable_cpus
 
 YOUNG = 100         # rounds
 
@@ -23,21 +22,22 @@ YOUNG = 100         # rounds
 def step(sizes: Sizes) -> Result:
     """A step of a fleet that the caches of a large machine can hold."""
     herd = Herd(Population("usual", sizes.fleet))
-    taken = interleaved({"step": _step_of(herd)}, sizes.repeats)
+    taken = interleaved({"step": _step_of(herd)}, sizes.repeats, clock=sizes.clock)
     return Result(taken["step"], note=_herd_note(herd))
 
 
 def step_beside_copy(sizes: Sizes) -> Result:
     """A step of a fleet that no cache holds, against copying its state once."""
     herd = Herd(Population("usual", sizes.large_fleet))
-    taken = interleaved({"step": _step_of(herd), "copy": _copy_of(herd)}, sizes.repeats)
+    contenders = {"step": _step_of(herd), "copy": _copy_of(herd)}
+    taken = interleaved(contenders, sizes.repeats, clock=sizes.clock)
     return Result(taken["step"], taken["copy"], note=_herd_note(herd))
 
 
 def copy(sizes: Sizes) -> Result:
     """Copying the same state: what memory allows."""
     herd = Herd(Population("usual", sizes.large_fleet), settled=0)
-    taken = interleaved({"copy": _copy_of(herd)}, sizes.repeats)
+    taken = interleaved({"copy": _copy_of(herd)}, sizes.repeats, clock=sizes.clock)
     count, size = sizes.large_fleet, herd.fleet._memory.sessions.itemsize
     speed = size / taken["copy"].median / 1e9
     return Result(
@@ -49,14 +49,13 @@ def memory(sizes: Sizes) -> Result:
     """Bytes that a fleet keeps for each session."""
     fleet = Fleet(threads=1)
     fleet.open(sizes.fleet)
-    arrays = state_arrays(fleet)
-    size = float(sum(array.nbytes / len(array) for array in arrays.values()))
-    parts = ", ".join(
-        f"{name.lstrip('_')} {array.nbytes // len(array)}" for name, array in arrays.items()
-    )
+    kept = bytes_a_session(fleet)
+    total = sum(kept.values())
+    parts = ", ".join(f"{name.lstrip('_')} {size:g}" for name, size in kept.items())
     return Result(
-        Spread(size, size, size),
-        note=f"all that the fleet's memory keeps a session, private posterior included: {parts}",
+        Spread(total, total, total),
+        note=f"everything the fleet's memory keeps for an open session, private posterior "
+             f"included: {parts}",
     )
 
 
@@ -69,8 +68,8 @@ def age(sizes: Sizes) -> Result:
         old.prepare()
         old.step()
     young = Herd(Population("usual", sizes.old_fleet), settled=YOUNG)
-    repeats = 10 * sizes.repeats
-    taken = interleaved({"old": _step_of(old), "young": _step_of(young)}, repeats)
+    contenders = {"old": _step_of(old), "young": _step_of(young)}
+    taken = interleaved(contenders, 10 * sizes.repeats, clock=sizes.clock)
     return Result(
         taken["old"], taken["young"],
         note=f"{sizes.old_fleet:,} sessions from round {sizes.age:,}, against as many from round "
@@ -80,15 +79,13 @@ def age(sizes: Sizes) -> Result:
 
 def threads(sizes: Sizes) -> Result:
     """Two threads against one."""
-    cores = usable_cores()
-    if cores < 2:
+    if usable_cpus() < 2:
         raise NotMeasured("this process may use one CPU only")
     herds = {
         count: Herd(Population("usual", sizes.large_fleet), threads=count) for count in (1, 2)
     }
-    taken = interleaved(
-        {str(count): _step_of(herd) for count, herd in herds.items()}, sizes.repeats
-    )
+    contenders = {str(count): _step_of(herd) for count, herd in herds.items()}
+    taken = interleaved(contenders, sizes.repeats)      # by the clock, whatever the sizes say
     return Result(taken["2"], taken["1"], note=_herd_note(herds[2]))
 
 
@@ -106,7 +103,7 @@ def numpy_step(sizes: Sizes) -> Result:
             # The round that the fleet has just decided on.
             "NumPy": Contender(lambda: twin.step(herd.rounds), things=sizes.fleet),
         },
-        sizes.repeats,
+        sizes.repeats, clock=sizes.clock,
     )
     return Result(taken["step"], taken["NumPy"], note=_herd_note(herd))
 

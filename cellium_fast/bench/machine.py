@@ -44,13 +44,14 @@ def this_machine() -> Machine:
     import numpy as np
 
     from cellium_fast import __version__
+    from cellium_fast.fleet import usable_cpus
 
     load = None
     with suppress(AttributeError, OSError):     # not on Windows
         load = os.getloadavg()[0]
     return Machine(
         cpu=_cpu(),
-        cores=usable_cores(),
+        cores=usable_cpus(),
         load=load,
         system=f"{platform.system()} {platform.machine()}",
         python=f"{platform.python_version()} ({platform.python_implementation()})",
@@ -58,13 +59,6 @@ def this_machine() -> Machine:
         version=__version__,
         date=datetime.now(UTC).date().isoformat(),
     )
-
-
-def usable_cores() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpu() -> str:

@@ -24,6 +24,7 @@ from cellium_fast import Decisions, Fleet, RoundBatch, _ingest, _records
 
 CONTEXT_LIMIT = 128_000
 SEED = 7
+WANTED = ("action", "candidates", "rules", "reward")     # what a batch step writes here
 SETTLED = 14     # rounds after which a window is full and every kind does what it is there for
 
 Kind = IntEnum("Kind", ["CALM", "CROWDED", "LOOPING", "CRAMMED", "FAILING", "EXHAUSTED"], start=0)
@@ -125,18 +126,19 @@ class Herd:
         Rounds that they have behind them.
     threads
         Of the fleet; one unless told.
-    fleet
-        The fleet to open them in, `None`: a new one.
+    want
+        Columns that a step writes; None: all.
     """
 
     def __init__(
         self, population: Population, *, settled: int = SETTLED, threads: int = 1,
-        fleet: Fleet | None = None,
+        want: tuple[str, ...] | None = WANTED,
     ) -> None:
         self.population = population
-        self.fleet = Fleet(seed=SEED, threads=threads) if fleet is None else fleet
+        self.fleet = Fleet(seed=SEED, threads=threads)
         self.ids = self.fleet.open(len(population.kind), context_limit=CONTEXT_LIMIT)
         self.decisions: Decisions | None = None
+        self._want = want
         for _ in range(settled):
             self.prepare()
             self.step()
@@ -147,7 +149,9 @@ class Herd:
 
     def step(self) -> Decisions:
         """Decide after that round: what every measure of the batch step times."""
-        self.decisions = self.fleet.step(self.ids, self.rounds)
+        self.decisions = self.fleet.step(
+            self.ids, self.rounds, want=self._want, out=self.decisions
+        )
         return self.decisions
 
     def tie_breaks(self) -> float:
@@ -175,10 +179,11 @@ def _luck(count: int, chance: np.random.Generator) -> NDArray[np.uint8]:
     return flags
 
 
-def state_arrays(fleet: Fleet) -> dict[str, NDArray[Any]]:
-    """Every array in which a fleet's memory keeps something for each session, by its name."""
+def bytes_a_session(fleet: Fleet) -> dict[str, float]:
+    """What a fleet's memory keeps for each session that it has room for, by the array's name."""
     memory = fleet._memory
     return {
-        name: value for name, value in vars(memory).items()
-        if isinstance(value, np.ndarray) and len(value) == len(memory.sessions)
+        name: value.nbytes / len(memory.sessions)
+        for name, value in vars(memory).items()
+        if isinstance(value, np.ndarray) and name not in ("policies", "pools")
     }

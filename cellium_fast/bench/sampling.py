@@ -34,7 +34,7 @@ def beta_draws(sizes: Sizes) -> Result:
             ),
             "NumPy": Contender(lambda: chance.beta(alpha, beta), things=sizes.draws),
         },
-        sizes.repeats,
+        sizes.repeats, clock=sizes.clock,
     )
     return Result(
         taken["ours"], taken["NumPy"],
@@ -84,7 +84,7 @@ def _against(library: Contender, note: str, sizes: Sizes) -> Result:
             "step": Contender(tied.step, tied.prepare, sizes.choices),
             "session": _session(),
         },
-        sizes.repeats,
+        sizes.repeats, clock=sizes.clock,
     )
     step, session = taken["step"].median * 1e9, taken["session"].median * 1e6
     return Result(

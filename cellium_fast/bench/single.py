@@ -45,7 +45,7 @@ def session_step(sizes: Sizes) -> Result:
         name: _session_of(rounds_of_objects(as_text=as_text), sizes.scalar_rounds)
         for name, as_text in (("values", False), ("text", True))
     }
-    taken = interleaved(contenders, sizes.repeats)
+    taken = interleaved(contenders, sizes.repeats, clock=sizes.clock)
     as_text = taken["text"].median * 1e6
     return Result(
         taken["values"],
@@ -78,7 +78,7 @@ def plain_reference(sizes: Sizes) -> Result:
             "step": Contender(herd.step, herd.prepare, sizes.fleet),
             "plain": Contender(plain.step, plain.prepare, sizes.plain_rounds),
         },
-        sizes.repeats,
+        sizes.repeats, clock=sizes.clock,
     )
     return Result(taken["step"], taken["plain"], note="reference: one session at a time")
 

@@ -29,12 +29,11 @@ LOOPING = 0.2           # share of conversations that end in one and the same ca
 
 def render(sizes: Sizes) -> Result:
     """Texts a second of a large batch of mixed decisions."""
-    herd = Herd(Population("mixed", sizes.decisions, named=True))
+    herd = Herd(Population("mixed", sizes.decisions, named=True), want=None)
     decisions, renderer = herd.step(), HardConstraintRenderer()
     texts = renderer.render_many(decisions)
-    taken = interleaved(
-        {"render": Contender(lambda: renderer.render_many(decisions))}, _fewer(sizes), warm_ups=1
-    )
+    contenders = {"render": Contender(lambda: renderer.render_many(decisions))}
+    taken = interleaved(contenders, _fewer(sizes), warm_ups=1, clock=sizes.clock)
     speaking = np.mean(decisions.action != Action.CONTINUE)
     return Result(
         taken["render"].as_rate(sizes.decisions),
@@ -60,7 +59,7 @@ def replay(sizes: Sizes) -> Result:
 
         taken = interleaved(
             {"replay": Contender(lambda: replay(traces.read(path))), "parse": Contender(parse)},
-            _fewer(sizes), warm_ups=1,
+            _fewer(sizes), warm_ups=1, clock=sizes.clock,
         )
     took = taken["replay"].divided_by(rounds).median * 1e6
     return Result(

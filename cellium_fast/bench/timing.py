@@ -12,6 +12,8 @@ import numpy as np
 
 WARM_UPS = 2
 
+Clock = Callable[[], int]
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -64,21 +66,22 @@ class Contender:
 
 
 def interleaved(
-    contenders: Mapping[str, Contender], repeats: int, warm_ups: int = WARM_UPS
+    contenders: Mapping[str, Contender], repeats: int, *, warm_ups: int = WARM_UPS,
+    clock: Clock = time.perf_counter_ns,
 ) -> dict[str, Spread]:
     """Time the contenders in turn, `repeats` times each, and return seconds a thing by name.
 
     Taking turns lets a busy machine disturb them alike. The first `warm_ups` turns do not count;
-    the garbage collector rests meanwhile.
+    the garbage collector rests meanwhile. The `clock` says nanoseconds.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     with _without_garbage_collection():
         for turn in range(warm_ups + repeats):
             for name, contender in contenders.items():
                 contender.prepare()
-                began = time.perf_counter_ns()
+                began = clock()
                 contender.run()
-                took = time.perf_counter_ns() - began
+                took = clock() - began
                 if turn >= warm_ups:
                     seconds[name].append(took / 1e9)
     return {

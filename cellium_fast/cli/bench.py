@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,6 +44,14 @@ def bench_command(
         list[str] | None,
         typer.Option(metavar="NAME", help="Measure this row only; may be given several times."),
     ] = None,
+    cpu_time: Annotated[
+        bool,
+        typer.Option(
+            "--cpu-time",
+            help="Count CPU time, on a machine that is busy with other things. The rows threads, "
+            "import and first go by the clock all the same.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
@@ -50,7 +59,7 @@ def bench_command(
     """Measure and print."""
     from cellium_fast import bench
 
-    sizes = bench.QUICK if quick else bench.FULL
+    sizes = replace(bench.QUICK if quick else bench.FULL, cpu_time=cpu_time)
     measures = _chosen(bench.MEASURES, only or [])
     machine = bench.this_machine()
     rows = []
@@ -63,7 +72,7 @@ def bench_command(
     if as_json:
         print_json(_plain(machine, sizes, quick, rows))
     else:
-        _print_rows(machine, quick, rows)
+        _print_rows(machine, sizes, quick, rows)
 
 
 def _chosen(measures: dict[str, Measure], names: list[str]) -> list[Measure]:
@@ -75,8 +84,6 @@ def _chosen(measures: dict[str, Measure], names: list[str]) -> list[Measure]:
 
 # --- for machines --------------------------------------------------------------------------------
 def _plain(machine: Machine, sizes: Sizes, quick: bool, rows: list[Row]) -> dict[str, Any]:
-    from dataclasses import asdict
-
     return {
         "machine": asdict(machine), "quick": quick, "sizes": asdict(sizes),
         "measures": [_plain_row(row) for row in rows],
@@ -84,8 +91,6 @@ def _plain(machine: Machine, sizes: Sizes, quick: bool, rows: list[Row]) -> dict
 
 
 def _plain_row(row: Row) -> dict[str, Any]:
-    from dataclasses import asdict
-
     measure, result = row.measure, row.result
     return {
         "name": measure.name, "what": measure.what, "unit": measure.unit,
@@ -101,11 +106,13 @@ def _plain_row(row: Row) -> dict[str, Any]:
 
 
 # --- for people ----------------------------------------------------------------------------------
-def _print_rows(machine: Machine, quick: bool, rows: list[Row]) -> None:
+def _print_rows(machine: Machine, sizes: Sizes, quick: bool, rows: list[Row]) -> None:
     out = console()
     out.print(str(machine))
     if quick:
         out.print("Quick: smaller sizes and fewer runs than the full measurement.")
+    if sizes.cpu_time:
+        out.print("CPU time of this process, but for the rows threads, import and first.")
     out.print()
     table = _table(rows)
     least = out.measure(table, options=out.options.update_width(10_000)).minimum
@@ -163,8 +170,9 @@ def shown_spread(spread: Spread, unit: Unit) -> str:
     '61.2 ns (58.9 to 166)'
     """
     divisor, name = _scale(spread.median, unit)
+    digits = "{:g}".format if unit == "bytes" else _digits
     low, median, high = (
-        _digits(value / divisor) for value in (spread.low, spread.median, spread.high)
+        digits(value / divisor) for value in (spread.low, spread.median, spread.high)
     )
     alone = spread.low == spread.high
     return f"{median} {name}" if alone else f"{median} {name} ({low} to {high})"
