@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 SIZES = (1, 1_000, 100_000, 1_000_000)
-RUNS = {1: 200, 1_000: 100, 100_000: 15, 1_000_000: 5}
+RUNS = {1: 200, 1_000: 100, 100_000: 15, 1_000_000: 3}
 
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size:,}")
@@ -21,7 +21,7 @@ def timed(benchmark):
     def take(run: Callable, size: int, prepare: Callable[[], tuple] = tuple, **noted) -> None:
         runs = next(runs for least, runs in reversed(RUNS.items()) if size >= least)
         benchmark.pedantic(
-            run, setup=lambda: (prepare(), {}), rounds=runs, warmup_rounds=2, iterations=1
+            run, setup=lambda: (prepare(), {}), rounds=runs, warmup_rounds=1, iterations=1
         )
         benchmark.extra_info.update(size=size, **noted)
         if not benchmark.disabled:

@@ -61,19 +61,14 @@ def memory(sizes: Sizes) -> Result:
 
 def age(sizes: Sizes) -> Result:
     """A step of old sessions against one of young ones."""
-    old = Herd(Population("usual", sizes.old_fleet), settled=SETTLED)
-    for _ in range(sizes.age - 2 * SETTLED):
-        old.step()      # the same round again: age is all that counts here
-    for _ in range(SETTLED):
-        old.prepare()
-        old.step()
+    old = Herd(Population("usual", sizes.old_fleet), settled=sizes.age)
     young = Herd(Population("usual", sizes.old_fleet), settled=YOUNG)
     contenders = {"old": _step_of(old), "young": _step_of(young)}
     taken = interleaved(contenders, 10 * sizes.repeats, clock=sizes.clock)
     return Result(
         taken["old"], taken["young"],
-        note=f"{sizes.old_fleet:,} sessions from round {sizes.age:,}, against as many from round "
-             f"{YOUNG}",
+        note=f"{sizes.old_fleet:,} sessions from their round {sizes.age:,} on, against as many "
+             f"from {YOUNG} on",
     )
 
 
