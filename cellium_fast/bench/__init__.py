@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 _ALL = (
-    Measure("step", "full step of a batch, a session", batch.step, target=Target(40e-9)),
+    Measure("step", "a session's step in a batch", batch.step, target=Target(40e-9)),
     Measure(
-        "step-copy", "full step of a large batch, a session", batch.step_beside_copy,
+        "step-copy", "a session's step in a large batch", batch.step_beside_copy,
         baseline="memcpy of the state",
         compared=Compared.AS_LONG, target=Target(2.0, of_ratio=True),
     ),
-    Measure("copy", "memcpy of the state alone, a session", batch.copy),
+    Measure("copy", "memcpy of a session's state", batch.copy),
     Measure(
         "memory", "memory of a session", batch.memory, Unit.BYTES, target=Target(320),
     ),
@@ -50,15 +50,15 @@ _ALL = (
         target=Target(5.0, of_ratio=True, at_least=True),
     ),
     Measure(
-        "session", "one session: a Round in, a Decision out", single.session_step,
+        "session", "one session alone: Round in, Decision out", single.session_step,
         target=Target(2e-6),
     ),
     Measure(
-        "age", "full step of an old session", batch.age, baseline="of a young one",
+        "age", "an old session's step", batch.age, baseline="a young one's",
         compared=Compared.AS_LONG, target=Target(1.05, of_ratio=True),
     ),
     Measure(
-        "threads", "full step of a large batch in two threads, a session", batch.threads,
+        "threads", "a large batch in two threads", batch.threads,
         baseline="in one thread", target=Target(1.9, of_ratio=True, at_least=True),
     ),
     Measure(
@@ -77,24 +77,24 @@ _ALL = (
         baseline="orjson.loads alone", target=Target(1 / 3, of_ratio=True, at_least=True),
     ),
     Measure(
-        "numpy", "full step of a batch, a session", batch.numpy_step,
+        "numpy", "a session's step in a batch", batch.numpy_step,
         baseline="the same step in NumPy",
     ),
     Measure(
-        "plain", "full step of a batch, a session", single.plain_reference,
+        "plain", "a session's step in a batch", single.plain_reference,
         baseline="plain Python reference",
     ),
     Measure(
-        "original", "full step of a batch, a session", single.original_loop,
+        "original", "a session's step in a batch", single.original_loop,
         baseline="original loop, quoted",
         target=Target(3_000, of_ratio=True, at_least=True),
     ),
     Measure(
-        "mabwiser", "Thompson sampling of five arms, a decision", sampling.mabwiser,
+        "mabwiser", "Thompson sampling of five arms", sampling.mabwiser,
         baseline="mabwiser",
     ),
     Measure(
-        "river", "Thompson sampling of five arms, a decision", sampling.river, baseline="river",
+        "river", "Thompson sampling of five arms", sampling.river, baseline="river",
     ),
 )
 

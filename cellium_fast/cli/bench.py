@@ -23,6 +23,8 @@ SCALES = {
     "texts/s": ((1e6, 1e6, "M texts/s"), (0.0, 1e3, "k texts/s")),
     "bytes": ((0.0, 1.0, "bytes"),),
 }
+# Characters of a column that may be folded, tried in turn; None: as many as it takes.
+MEASURED_WIDTHS = (None, 26)
 HEADERS = ("", "measured", "figure", "baseline", "ratio", "target", "mark")
 
 HELP = "\n\n".join((
@@ -114,29 +116,33 @@ def _print_rows(machine: Machine, sizes: Sizes, quick: bool, rows: list[Row]) ->
     if sizes.cpu_time:
         out.print("CPU time of this process, but for the rows threads, import and first.")
     out.print()
-    table = _table(rows)
-    least = out.measure(table, options=out.options.update_width(10_000)).minimum
-    if least <= out.width:
-        out.print(table)
-    else:
+    anyhow = out.options.update_width(10_000)
+    tables = (_table(rows, width) for width in MEASURED_WIDTHS)
+    fitting = (
+        table for table in tables if out.measure(table, options=anyhow).maximum <= out.width
+    )
+    table = next(fitting, None)
+    if table is None:
         _print_blocks(out, rows)
+    else:
+        out.print(table)
     out.print()
     for row in rows:
         note = row.result.note if row.result else row.reason
         out.print(f"{row.measure.name}: {note}.")
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[Row], measured_width: int | None) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     for header in HEADERS:
-        numbers = header in ("ratio", "target")
-        table.add_column(
-            header, no_wrap=header != "measured", justify="right" if numbers else "left",
-            min_width=24 if header == "measured" else None,
-        )
+        if header == "measured":
+            table.add_column(header, max_width=measured_width)
+        else:
+            numbers = header in ("ratio", "target")
+            table.add_column(header, no_wrap=True, justify="right" if numbers else "left")
     for row in rows:
         table.add_row(*_cells(row))
     return table
