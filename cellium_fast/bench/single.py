@@ -127,7 +127,7 @@ def _cold_starts(starts: int) -> tuple[Spread, Spread, Spread]:
             [sys.executable, "-c", COLD_START], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise NotMeasured(f"Python did not start: {done.stderr.strip().splitlines()[-1:]}")
+            raise RuntimeError(f"a fresh Python failed:\n{done.stderr}")
         if start:       # the first one fills the caches
             taken.append(list(map(float, done.stdout.split())))
     others, ours, first = (Spread.of(part) for part in zip(*taken, strict=True))
