@@ -31,7 +31,7 @@ HELP = "\n\n".join((
     "Measure the package against its targets and against others, in one run.",
     "A figure is the median of runs that take turns with those of its baseline, with the quartiles "
     "in parentheses; a ratio is of two such medians. One core unless a row says otherwise. The "
-    "whole takes some minutes and 2 GB of memory, with --quick less than one and 0.5 GB.",
+    "whole takes some minutes and 1 GB of memory, with --quick less than one and less than half.",
     "What is missing (an extra, a second core, the checkout) is said in its row. A missed target "
     "is a result, not a failure: exit codes are 0 done; 1 the result could not be written, or "
     "memory ran out; 2 wrong usage; 130 interrupted.",
