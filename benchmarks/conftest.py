@@ -8,7 +8,7 @@ SIZES = (1, 1_000, 100_000, 1_000_000)
 RUNS = {1: 200, 1_000: 100, 100_000: 15, 1_000_000: 3}
 
 
-@pytest.fixture(params=SIZES, ids=lambda size: f"{size:,}")
+@pytest.fixture(params=SIZES, ids=lambda size: f"{size:_}")
 def size(request):
     """How many sessions, rows, draws or rounds."""
     return request.param
