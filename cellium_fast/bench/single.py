@@ -59,7 +59,8 @@ def import_time(sizes: Sizes) -> Result:
     others, ours, _ = _cold_starts(sizes.starts)
     return Result(
         ours, others,
-        note=f"fresh processes, bytecode compiled and files in the cache; median of {sizes.starts}",
+        note="pydantic with what it loads to define a model; fresh processes, bytecode compiled "
+             f"and files in the cache; median of {sizes.starts}",
     )
 
 
