@@ -110,7 +110,7 @@ def _read_rounds(value: dict[str, Any], complaints: Complaints) -> list[Round]:
     for action, observation, valid, thought in zip(*columns.values(), strict=False):
         call = ToolCall(tool, action, observation, _is_error(action, observation, valid))
         text = thought if isinstance(thought, str) and thought.strip() else None
-        rounds.append(Round(calls=(call,), text=text))
+        rounds.append(Round((call,), text))
     return rounds
 
 

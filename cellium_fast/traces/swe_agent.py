@@ -106,7 +106,7 @@ def _read_step(step: dict[str, Any], complaints: Complaints, index: int) -> Roun
     observation = step.get("observation")
     error = _is_error(action, observation) if isinstance(observation, str) else None
     call = ToolCall(words[0], action, observation, error)
-    return Round(calls=(call,), text=text)
+    return Round((call,), text)
 
 
 def _is_error(action: str, observation: str) -> bool:
