@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from trace_files import ANSWER, TAU, USER, Files, asks, call, gives
 
 from cellium_fast import RoundBatch, traces
+from cellium_fast.traces import unsupported
 
 # Chat: containers, names, labels
 
@@ -258,3 +261,37 @@ def test_errors_of_tau_bench_begin_with_the_word(files: Files) -> None:
 @pytest.mark.parametrize("limit", [0, -1, True, "8000", None])
 def test_a_faulty_context_limit_is_unknown(files: Files, limit: Any) -> None:
     assert files.read({"messages": [ANSWER], "context_limit": limit}).run.context_limit is None
+
+
+# Formats that resemble chat messages
+
+values = st.recursive(
+    st.sampled_from([None, True, 1, "", "text", "<returncode>1", "assistant", "ai", "user"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+        st.sampled_from(["name", "function", "type", "args", "value"]), inner, max_size=2
+    ),
+    max_leaves=3,
+)
+objects = st.dictionaries(
+    st.sampled_from([
+        "role", "content", "tool_calls", "message_type", "action", "observation", "args", "extras",
+        "source", "from", "value", "type", "messages", "epoch", "eval", "plan",
+    ]),
+    values,
+    max_size=5,
+)
+plain_messages = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "ai", "tool"]), "content": values},
+    optional={"tool_calls": values, "from": values, "value": values, "action": values},
+)
+
+
+@given(st.lists(objects | plain_messages, max_size=4))
+def test_plain_messages_show_no_format(items: list[dict[str, Any]]) -> None:
+    plain = [item for item in items if unsupported._is_plain_message(item)]
+    for value in (items, {"messages": items}, *items):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(unsupported, "_is_plain_message", lambda item: False)
+            expected = unsupported.unsupported_format(value)
+            assert all(unsupported.unsupported_format([item]) is None for item in plain)
+        assert unsupported.unsupported_format(value) == expected

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -18,6 +18,8 @@ from cellium_fast.traces.runs import Problem
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj")
 
+# Read at once: a line of a recording is easily longer than the few KiB Python would take.
+_BUFFER = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NOT_JSON = (
     (b"PK\x03\x04", "a zip archive (Inspect AI .eval logs are such); not supported"),
@@ -82,14 +84,14 @@ def read_records(path: Path) -> Iterator[Record | Problem]:
     Unicode may stand unescaped in a JSON text. An unreadable file is a problem, too.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb", _BUFFER) as file:
             yield from _records(path, file)
     except OSError as error:
         yield Problem(path, None, f"cannot be read: {error.strerror or error}")
 
 
-def _records(path: Path, lines: Iterator[bytes]) -> Iterator[Record | Problem]:
-    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+def _records(path: Path, file: BinaryIO) -> Iterator[Record | Problem]:
+    numbered = ((number, line) for number, line in enumerate(file, 1) if not line.isspace())
     number, line = next(numbered, (0, b""))
     for start, why in _NOT_JSON:
         if line.startswith(start):
@@ -105,7 +107,7 @@ def _records(path: Path, lines: Iterator[bytes]) -> Iterator[Record | Problem]:
     value, fault = parse(line)
     if not _has_value(fault):
         # The line feeds before the first line keep the line numbers of parse errors right.
-        rest = b"\n" * (number - 1) + line + b"".join(lines)
+        rest = b"\n" * (number - 1) + line + file.read()
         yield from _whole_file(path, rest)
         return
     second = next(numbered, None)
@@ -116,7 +118,11 @@ def _records(path: Path, lines: Iterator[bytes]) -> Iterator[Record | Problem]:
         return
     yield from _found(path, number, value, fault)
     for number, line in chain((second,), numbered):
-        yield from _found(path, number, *parse(line))
+        value, fault = parse(line)
+        if fault is None:
+            yield Record(value, number)
+        else:
+            yield from _found(path, number, value, fault)
 
 
 def _found(path: Path, line: int, value: Any, fault: str | None) -> Iterator[Record | Problem]:

@@ -8,15 +8,13 @@ of its first records, so `recognises` looks for what only its format has.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cellium_fast.traces.runs import Problem, RecordedRun
 
 
-@dataclass(slots=True, frozen=True)
-class Record:
+class Record(NamedTuple):
     """One JSON value of a file: a line of JSON Lines, or the whole of a JSON file.
 
     Parameters

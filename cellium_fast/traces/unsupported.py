@@ -7,25 +7,45 @@ them, so these are asked before the chat reader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 _FOREIGN_ROLES = frozenset({"ai", "human", "model", "bot", "gpt", "toolResult", "tool_result"})
 _FOREIGN_PARTS = frozenset({"tool_use", "tool_result", "toolCall", "tool-call", "tool-result"})
 _RESPONSES_ITEMS = frozenset({"function_call", "function_call_output", "reasoning"})
 _CODING_SESSION = frozenset({"session", "session_meta", "response_item", "message"})
+_RETURN_CODE = "<returncode>"
 _MESSAGE_LISTS = ("messages", "traj", "history", "conversation", "conversations", "trajectory")
+
+# Of a record, and of the objects in it that are no plain messages.
+_Test: TypeAlias = Callable[[Any, list[dict[str, Any]]], bool]
 
 
 def unsupported_format(value: Any) -> tuple[str, str] | None:
     """Return the name of the format of a record and the reason it is not read, if known."""
+    # Nearly all objects are such, and a file may hold many.
+    objects = [item for item in _objects(value) if not _is_plain_message(item)]
     for name, reason, is_format in _FORMATS:
-        if is_format(value):
+        if is_format(value, objects):
             return name, reason
     return None
 
 
-def _keys(*names: str) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, dict) and all(name in value for name in names)
+def _is_plain_message(item: dict[str, Any]) -> bool:
+    """Whether it is a chat message with a text and no calls, in which no format below is seen."""
+    role, content = item.get("role"), item.get("content")
+    return (
+        isinstance(role, str)
+        and role not in _FOREIGN_ROLES
+        and isinstance(content, str)
+        and not content.startswith(_RETURN_CODE)
+        and "tool_calls" not in item
+        and "message_type" not in item
+        and "from" not in item
+    )
+
+
+def _keys(*names: str) -> _Test:
+    return lambda value, _: isinstance(value, dict) and all(name in value for name in names)
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -49,8 +69,8 @@ def _inner_list(value: list[Any] | dict[str, Any]) -> list[Any] | None:
     return next((items for items in lists if isinstance(items, list)), None)
 
 
-def _any_object(test: Callable[[dict[str, Any]], bool]) -> Callable[[Any], bool]:
-    return lambda value: any(map(test, _objects(value)))
+def _any_object(test: Callable[[dict[str, Any]], bool]) -> _Test:
+    return lambda value, objects: any(map(test, objects))
 
 
 def _has_text(item: dict[str, Any], name: str) -> bool:
@@ -93,7 +113,7 @@ def _has_foreign_content(item: dict[str, Any]) -> bool:
     return has_foreign_parts(item.get("content"))
 
 
-def _is_coding_session(value: Any) -> bool:
+def _is_coding_session(value: Any, _: list[dict[str, Any]]) -> bool:
     """Whether the record is a line of pi-mono, Codex or Claude Code: a typed entry of a session."""
     if not isinstance(value, dict) or "role" in value:
         return False
@@ -107,7 +127,7 @@ def _is_coding_session(value: Any) -> bool:
     )
 
 
-def _is_mini_swe_agent(value: Any) -> bool:
+def _is_mini_swe_agent(value: Any, objects: list[dict[str, Any]]) -> bool:
     if isinstance(value, dict):
         version = value.get("trajectory_format")
         if isinstance(version, str) and version.startswith("mini-swe-agent"):
@@ -115,15 +135,15 @@ def _is_mini_swe_agent(value: Any) -> bool:
     return any(
         item.get("role") == "user"
         and isinstance(item.get("content"), str)
-        and item["content"].startswith("<returncode>")
-        for item in _objects(value)
+        and item["content"].startswith(_RETURN_CODE)
+        for item in objects
     )
 
 
-def _is_action_history(value: Any) -> bool:
+def _is_action_history(_: Any, objects: list[dict[str, Any]]) -> bool:
     """Whether a SWE-agent history holds actions as text only, without tool calls."""
     has_actions = False
-    for item in _objects(value):
+    for item in objects:
         if item.get("tool_calls"):
             return False
         has_actions = has_actions or ("message_type" in item and _has_text(item, "action"))
@@ -135,10 +155,12 @@ def _has_foreign_role(item: dict[str, Any]) -> bool:
     return isinstance(role, str) and role in _FOREIGN_ROLES
 
 
-def _is_inspect(value: Any) -> bool:
+def _is_inspect(value: Any, objects: list[dict[str, Any]]) -> bool:
     if isinstance(value, dict) and ("plan" in value or "samples" in value) and "eval" in value:
         return True
-    return _keys("messages", "epoch")(value) or any(map(_is_inspect_message, _objects(value)))
+    return (isinstance(value, dict) and "messages" in value and "epoch" in value) or any(
+        map(_is_inspect_message, objects)
+    )
 
 
 def _is_responses_item(item: dict[str, Any]) -> bool:
@@ -149,7 +171,7 @@ def _is_turn_of_from_and_value(item: dict[str, Any]) -> bool:
     return "from" in item and "value" in item
 
 
-_FORMATS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+_FORMATS: tuple[tuple[str, str, _Test], ...] = (
     ("otlp", "OpenTelemetry spans (OTLP JSON) are not read yet", _keys("resourceSpans")),
     ("inspect", "Inspect AI logs are not read yet", _is_inspect),
     ("tau2-bench", "tau2-bench simulations are not read yet", _keys("simulations")),
