@@ -18,40 +18,48 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import checks
 from cellium_fast.action import Action
 from cellium_fast.decision import Decisions
-from cellium_fast.errors import InputError
-from cellium_fast.fleet import MAX_TOKENS, Fleet
+from cellium_fast.fleet import Fleet
 from cellium_fast.policy import Policy
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS, RoundBatch
+from cellium_fast.traces.packed import (
+    CHUNK_SIZE,
+    PackedRuns,
+    RunFacts,
+    RunName,
+    call_offsets,
+    packed,
+    read_files,
+)
 from cellium_fast.traces.runs import USER_MESSAGE, Problem, RecordedRun
 
-# A group is driven once it has this many rounds, each run counted as one more. Its runs are packed
-# a chunk at a time: fewer and longer arrays, and few rounds kept as objects.
+__all__ = [
+    "INTERVENTIONS",
+    "PackedRuns",
+    "ReplayResult",
+    "ReplayedRun",
+    "RunName",
+    "Summary",
+    "read_files",
+    "replay",
+    "summarise",
+]
+
+# A group is driven once it has this many rounds, each run counted as one more.
 GROUP_SIZE = 262_144
-CHUNK_SIZE = 1_024
 
 INTERVENTIONS = tuple(action for action in Action if action != Action.CONTINUE)
-
-
-@dataclass(slots=True, frozen=True)
-class RunName:
-    """Where a run was recorded: format, file, and its name in the file."""
-
-    source: str
-    path: Path
-    run: str
-
-    def __str__(self) -> str:
-        """Return "path:run"."""
-        return f"{self.path}:{self.run}"
+# Summaries go over many runs, most of which are a few continues.
+_ACTIONS = tuple(Action)
+_CONTINUE_ALONE = (Action.CONTINUE,)
+_CONTINUE = bytes(_CONTINUE_ALONE)
 
 
 OnDecisions = Callable[[Sequence[RunName], Decisions], None]
@@ -89,8 +97,7 @@ class ReplayedRun:
     @property
     def first_intervention(self) -> int | None:
         """The first round, from 1, after which something else than continue was decided."""
-        places = np.flatnonzero(self.actions != Action.CONTINUE)
-        return int(places[0]) + 1 if len(places) else None
+        return _first_intervention(self.actions.tobytes())
 
 
 @dataclass(slots=True)
@@ -127,18 +134,19 @@ class Summary:
 
     def add(self, run: ReplayedRun) -> None:
         """Count one more run."""
+        actions = run.actions.tobytes()
         self.runs += 1
-        self.rounds += run.rounds
+        self.rounds += len(actions)
         self.succeeded += run.success is True
         self.failed += run.success is False
         self.unlabelled += run.success is None
-        counts = np.bincount(run.actions, minlength=len(Action))
-        for action in Action:
-            if counts[action]:
-                self.runs_with[action] += 1
-                self.decisions[action] += int(counts[action])
-        if (first := run.first_intervention) is not None:
+        first = _first_intervention(actions)
+        if first is not None:
             self.first_interventions[first] += 1
+        for action in _CONTINUE_ALONE if first is None else _ACTIONS:
+            if count := actions.count(action):
+                self.runs_with[action] += 1
+                self.decisions[action] += count
         self.rounds_after_terminate += run.rounds_after_terminate
         self.rounds_after_redirect += run.rounds_after_redirect
 
@@ -180,7 +188,7 @@ def summarise(runs: Iterable[ReplayedRun]) -> Summary:
 
 
 def replay(
-    found: Iterable[RecordedRun | Problem],
+    found: Iterable[RecordedRun | PackedRuns | Problem],
     policy: Policy | None = None,
     *,
     seed: int = 0,
@@ -192,7 +200,7 @@ def replay(
     Parameters
     ----------
     found
-        What `cellium_fast.traces.read` yields, of one file or of many.
+        What `read_files` yields, or `cellium_fast.traces.read` of one file.
     policy, seed
         The policy of all runs, None: `default`; seed of the fleet.
     on_decisions
@@ -203,6 +211,7 @@ def replay(
 
     Examples
     --------
+    >>> from pathlib import Path
     >>> from cellium_fast import Round, ToolCall
     >>> rounds = [Round([ToolCall("search", {"q": "x"}, "nothing")]) for _ in range(6)]
     >>> run = RecordedRun("made-up", Path("runs.json"), "1", rounds, [0] * 6, success=False)
@@ -213,21 +222,14 @@ def replay(
     began = time.perf_counter()
     driver = _Driver(Fleet(seed=seed, policies={"replay": policy or Policy()}), on_decisions)
     runs: list[ReplayedRun] = []
-    problems = size = 0
-    group: list[_Chunk] = []
-    for one in _packed(found):
+    problems = 0
+    for one in _groups(packed(found)):
         if isinstance(one, Problem):
             problems += 1
             if on_problem is not None:
                 on_problem(one)
-            continue
-        group.append(one)
-        size += len(one.runs) + one.rounds.size
-        if size >= GROUP_SIZE:
-            runs += driver.drive(group)
-            group, size = [], 0
-    if group:
-        runs += driver.drive(group)
+        else:
+            runs += driver.drive(one)
     return ReplayResult(
         runs=runs,
         rounds=sum(run.rounds for run in runs),
@@ -237,56 +239,27 @@ def replay(
     )
 
 
-@dataclass(slots=True)
-class _RunFacts:
-    name: RunName
-    success: bool | None
-    context_limit: int
-    length: int
-
-
-@dataclass(slots=True)
-class _Chunk:
-    runs: list[_RunFacts]
-    rounds: RoundBatch
-
-
-def _packed(found: Iterable[RecordedRun | Problem]) -> Iterator[_Chunk | Problem]:
-    waiting: list[RecordedRun] = []
-    size = 0
-    for one in found:
+def _groups(packed: Iterable[PackedRuns | Problem]) -> Iterator[list[PackedRuns] | Problem]:
+    """Gather runs to groups, which end at the same runs however these came packed."""
+    group: list[PackedRuns] = []
+    size = waiting = 0
+    for one in packed:
         if isinstance(one, Problem):
             yield one
             continue
-        waiting.append(one)
-        size += 1 + len(one.rounds)
-        if size >= CHUNK_SIZE:
-            yield from _pack(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield from _pack(waiting)
-
-
-def _pack(runs: list[RecordedRun]) -> Iterator[_Chunk | Problem]:
-    try:
-        facts = [_facts(run) for run in runs]
-        rounds = [round for run in runs for round in run.rounds]
-        events = [event for run in runs for event in run.events]
-        yield _Chunk(facts, RoundBatch.from_rounds(rounds, events))
-    except InputError as error:
-        if len(runs) == 1:
-            yield Problem(runs[0].path, None, f"run {runs[0].run!r}: {error}")
-        else:
-            for run in runs:
-                yield from _pack([run])
-
-
-def _facts(run: RecordedRun) -> _RunFacts:
-    checks.array("events", run.events, np.uint8, (len(run.rounds),))
-    # None, and a limit of zero or less: unknown.
-    limit = checks.whole_number("context_limit", run.context_limit or 0, -MAX_TOKENS, MAX_TOKENS)
-    name = RunName(run.source, run.path, run.run)
-    return _RunFacts(name, run.success, max(limit, 0), len(run.rounds))
+        start = 0
+        for end, run in enumerate(one.runs, 1):
+            waiting += 1 + run.length
+            if waiting < CHUNK_SIZE:
+                continue
+            size, waiting = size + waiting, 0
+            if size >= GROUP_SIZE:
+                yield [*group, one.part(start, end)]
+                group, size, start = [], 0, end
+        if start < len(one.runs):
+            group.append(one.part(start, len(one.runs)))
+    if group:
+        yield group
 
 
 class _Driver:
@@ -297,11 +270,11 @@ class _Driver:
         self._on_decisions = on_decisions
         self.seconds = 0.0
 
-    def drive(self, group: list[_Chunk]) -> Iterator[ReplayedRun]:
+    def drive(self, group: list[PackedRuns]) -> Iterator[ReplayedRun]:
         """Yield the runs of a group, in order, with what was decided."""
         runs = [run for chunk in group for run in chunk.runs]
         rows = _Rows(runs, [chunk.rounds for chunk in group])
-        actions = np.empty(len(rows.run), np.uint8)
+        actions = np.empty(len(rows.order), np.uint8)
         outcomes = np.array([-1 if run.success is None else run.success for run in runs], np.int8)
         limits = np.array([run.context_limit for run in runs], np.int64)
         over = np.flatnonzero(rows.lengths == 0)
@@ -310,59 +283,59 @@ class _Driver:
         self._fleet.close(ids[over], outcomes[over])
         self.seconds += time.perf_counter() - began
         for number, (step, batch) in enumerate(rows.steps(self._on_decisions is not None), 1):
-            running = rows.run[step]
+            running = rows.run[rows.order[step]]
             over = running[rows.lengths[running] == number]
             began = time.perf_counter()
             decisions = self._fleet.step(ids[running], batch)
             self._fleet.close(ids[over], outcomes[over])
             self.seconds += time.perf_counter() - began
-            actions[step] = decisions.action
+            actions[rows.order[step]] = decisions.action
             if self._on_decisions is not None:
                 self._on_decisions([runs[place].name for place in running], decisions)
         yield from _replayed(runs, rows, actions)
 
 
 class _Rows:
-    """The rounds of a group as rows, run after run, and the steps they are driven in."""
+    """The rounds of a group as rows, run after run, and the steps they are driven in.
 
-    def __init__(self, runs: list[_RunFacts], batches: list[RoundBatch]) -> None:
+    `order` has the rows in the order they are driven: round 1 of all runs, then round 2, ...
+    The columns are put into that order once, so that the batch of a step is a part of them.
+    """
+
+    def __init__(self, runs: list[RunFacts], batches: list[RoundBatch]) -> None:
         self._tools = {key: name for batch in batches for key, name in batch.tools.items()}
         self._errors = {key: text for batch in batches for key, text in batch.errors.items()}
         self.lengths = np.array([run.length for run in runs], np.int64)
         self.starts = np.cumsum(self.lengths) - self.lengths
         self.run = np.repeat(np.arange(len(runs)), self.lengths)
-        self.columns = {
-            name: np.concatenate([getattr(batch, name) for batch in batches])
-            for name in (*CALL_COLUMNS, *ROUND_COLUMNS)
-        }
-        # A batch made of rounds always has offsets.
-        offsets = (batch.call_offsets for batch in batches)
-        counts = np.concatenate([np.diff(each) for each in offsets if each is not None])
+        self.event = _joined(batches, "event")
+        number = np.arange(len(self.run)) - self.starts[self.run]
+        # Stable, so that the rows of a step stay in the order the runs were read.
+        self.order = np.argsort(number, kind="stable")
+        self._ends = np.cumsum(np.bincount(number))
+        counts = np.concatenate([np.diff(call_offsets(batch)) for batch in batches])
+        starts = np.cumsum(counts) - counts
+        counts = counts[self.order]
         self._offsets = np.concatenate([[0], np.cumsum(counts)])
+        calls = np.repeat(starts[self.order] - self._offsets[:-1], counts)
+        calls += np.arange(len(calls))
+        self._calls = {name: _joined(batches, name)[calls] for name in CALL_COLUMNS}
+        self._rounds = {name: _joined(batches, name)[self.order] for name in ROUND_COLUMNS}
 
-    def steps(self, named: bool) -> Iterator[tuple[NDArray[np.intp], RoundBatch]]:
-        """Yield, for each round number, the rows of that round and their batch.
+    def steps(self, named: bool) -> Iterator[tuple[slice, RoundBatch]]:
+        """Yield, for each round number, the part of `order` with its rows, and their batch.
 
         `named`: with the tool names and error texts that explanations need.
         """
-        number = np.arange(len(self.run)) - self.starts[self.run]
-        # Stable, so that the rows of a step stay in the order the runs were read.
-        order = np.argsort(number, kind="stable")
-        ends = np.cumsum(np.bincount(number)).tolist()
-        for start, end in pairwise([0, *ends]):
-            rows = order[start:end]
-            batch = self._batch(rows)
+        for start, end in pairwise([0, *self._ends.tolist()]):
+            offsets = self._offsets[start : end + 1]
+            calls = slice(offsets[0], offsets[-1])
+            columns = {name: column[calls] for name, column in self._calls.items()}
+            columns |= {name: column[start:end] for name, column in self._rounds.items()}
+            batch = RoundBatch(call_offsets=offsets - offsets[0], **columns)
             if named:
                 self._name(batch)
-            yield rows, batch
-
-    def _batch(self, rows: NDArray[np.intp]) -> RoundBatch:
-        first, last = self._offsets[rows], self._offsets[rows + 1]
-        offsets = np.concatenate([[0], np.cumsum(last - first)])
-        calls = np.repeat(first - offsets[:-1], last - first) + np.arange(offsets[-1])
-        columns = {name: self.columns[name][calls] for name in CALL_COLUMNS}
-        columns |= {name: self.columns[name][rows] for name in ROUND_COLUMNS}
-        return RoundBatch(call_offsets=offsets, **columns)
+            yield slice(start, end), batch
 
     def _name(self, batch: RoundBatch) -> None:
         # Only what this step speaks of: a fleet keeps a bounded number of texts, a group has more.
@@ -372,24 +345,32 @@ class _Rows:
         batch.errors = {result: self._errors[result] for result in results}
 
 
-def _replayed(runs: list[_RunFacts], rows: _Rows, actions: Actions) -> Iterator[ReplayedRun]:
-    first_of_task = rows.columns["event"] == USER_MESSAGE
+def _joined(batches: list[RoundBatch], name: str) -> NDArray[Any]:
+    return np.concatenate([getattr(batch, name) for batch in batches])
+
+
+def _replayed(runs: list[RunFacts], rows: _Rows, actions: Actions) -> Iterator[ReplayedRun]:
+    first_of_task = rows.event == USER_MESSAGE
     first_of_task[rows.starts[rows.lengths > 0]] = True
     after = {
         action: np.bincount(
             rows.run, _came_before(actions == action, first_of_task), minlength=len(runs)
-        )
+        ).astype(int).tolist()
         for action in (Action.TERMINATE, Action.REDIRECT)
     }
-    for place, run in enumerate(runs):
-        start = rows.starts[place]
+    ends = (rows.starts + rows.lengths).tolist()
+    for run, start, end, after_terminate, after_redirect in zip(
+        runs, rows.starts.tolist(), ends, after[Action.TERMINATE], after[Action.REDIRECT],
+        strict=True,
+    ):
         yield ReplayedRun(
-            name=run.name,
-            success=run.success,
-            actions=actions[start : start + rows.lengths[place]],
-            rounds_after_terminate=int(after[Action.TERMINATE][place]),
-            rounds_after_redirect=int(after[Action.REDIRECT][place]),
+            run.name, run.success, actions[start:end], after_terminate, after_redirect
         )
+
+
+def _first_intervention(actions: bytes) -> int | None:
+    quiet = len(actions) - len(actions.lstrip(_CONTINUE))
+    return quiet + 1 if quiet < len(actions) else None
 
 
 def _came_before(chosen: NDArray[np.bool_], first: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from cellium_fast import Action, Decisions, Fleet, InputError, Policy, Round, To
 from cellium_fast import replay as engine
 from cellium_fast.replay import ReplayedRun, RunName, replay, summarise
 from cellium_fast.traces import COMPACTION, NO_EVENT, USER_MESSAGE, Problem, RecordedRun
+from cellium_fast.traces.packed import pack_together
 
 FILE = Path("runs.json")
 # No tie-break is drawn, so that no run depends on another; redirect is often the only candidate.
@@ -116,7 +117,7 @@ def test_outcomes_teach_the_pool() -> None:
         fleet = Fleet()
         driver = engine._Driver(fleet, None)
         runs = [run(str(number), same_call(6), success=success) for number in range(20)]
-        list(driver.drive(list(engine._pack(runs))))  # type: ignore[arg-type]
+        list(driver.drive(list(pack_together(runs))))  # type: ignore[arg-type]
         return float(fleet.posterior()["alpha"].sum())
 
     assert posterior(True) > posterior(None) > posterior(False)

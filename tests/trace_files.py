@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -70,3 +73,37 @@ class Files:
         path = self.folder / "unnamed"
         path.write_text(json.dumps(value))
         return traces.detect(path)
+
+
+# Work for other processes, which import it.
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def refuses_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("three")
+    return number
+
+
+def dies_at_three(number: int) -> int:
+    if number == 3:
+        os._exit(1)
+    return number
+
+
+def dies_at_once(item: object) -> None:
+    os._exit(1)
+
+
+def sleeps(number: int) -> int:
+    sys.stdout.write("asleep\n")
+    sys.stdout.flush()
+    time.sleep(60)
+    return number
+
+
+def folder_of_work(number: int) -> str:
+    return os.getcwd()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,11 +34,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from cellium_fast.decision import Decisions
-    from cellium_fast.replay import ReplayResult, RunName, Summary
+    from cellium_fast.replay import PackedRuns, ReplayResult, RunName, Summary
     from cellium_fast.rounds import Round
     from cellium_fast.traces import Problem, RecordedRun
 
 NAMES_LISTED = 5        # runs named to someone who asked for one that there is not
+RUNS_UNSHOWN = 100      # between two updates of the progress bar, in one file
 ROUNDS_SHOWN = 40       # in a longer run, rounds without an intervention share a line
 CALLS_LENGTH = 40       # characters
 
@@ -90,6 +93,14 @@ def replay_command(
             "(the end of the path is enough).",
         ),
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10_000, metavar="N", show_default="the CPUs there are",
+            help="Read by up to N processes where there is enough to read; the result is the "
+            "same. --decisions, --limit and --show read by one.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
@@ -103,7 +114,12 @@ def replay_command(
 
     from cellium_fast.replay import replay
 
-    with whole_file("--decisions", decisions) as write, progress("runs") as bar:
+    if decisions is not None or limit is not None or shown is not None:
+        jobs = 1    # writing decisions takes far longer than reading, and quotes errors by packing
+    with (
+        whole_file("--decisions", decisions) as write, progress("runs") as bar, _no_collector(),
+        closing(_read(files, jobs or _usable_cpus(), limit, shown, bar)) as found,
+    ):
 
         def take(names: Sequence[RunName], taken: Decisions) -> None:
             if write is not None:
@@ -112,7 +128,7 @@ def replay_command(
                 shown.take(names, taken)
 
         result = replay(
-            _read(files, limit, shown, bar), chosen, seed=seed,
+            found, chosen, seed=seed,
             on_decisions=take if write or shown else None,
             on_problem=lambda problem: say(str(problem)),
         )
@@ -151,25 +167,47 @@ def _files(paths: Sequence[Path], output: Path | None) -> tuple[list[Path], int]
     return files, len(passed_over.difference(files))
 
 
-def _read(
-    files: Sequence[Path], limit: int | None, shown: _ShownRun | None, bar: Progress
-) -> Iterator[RecordedRun | Problem]:
-    from cellium_fast.traces import Problem, read
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Let nothing look for cycles: recordings have none, and it takes up to a fifth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
-    sizes = [os.path.getsize(file) if os.path.isfile(file) else 0 for file in files]
-    task = bar.add_task("Reading", total=sum(sizes), count=0)
+
+def _usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _read(
+    files: Sequence[Path], jobs: int, limit: int | None, shown: _ShownRun | None, bar: Progress
+) -> Generator[RecordedRun | PackedRuns | Problem, None, None]:
+    from cellium_fast.replay import read_files
+    from cellium_fast.traces import Problem, RecordedRun
+
+    sizes = {file: os.path.getsize(file) if os.path.isfile(file) else 0 for file in files}
+    task = bar.add_task("Reading", total=sum(sizes.values()), count=0)
     runs = 0
-    for file, size in zip(files, sizes, strict=True):
-        for found in read(file):
-            if not isinstance(found, Problem):
-                runs += 1
+
+    def show_progress(file: Path) -> None:
+        bar.update(task, advance=sizes[file], count=runs)
+
+    for found in read_files(files, jobs, on_file=show_progress):
+        if not isinstance(found, Problem):
+            runs += 1 if isinstance(found, RecordedRun) else len(found.runs)
+            if runs % RUNS_UNSHOWN == 0:
                 bar.update(task, count=runs)
-                if shown is not None:
-                    shown.look_at(found)
-            yield found
-            if runs == limit:
-                return
-        bar.advance(task, size)
+        if shown is not None and isinstance(found, RecordedRun):
+            shown.look_at(found)
+        yield found
+        if runs == limit:
+            return
 
 
 # --- decisions as lines --------------------------------------------------------------------------
