@@ -2,6 +2,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 def random_words(counters: NDArray[np.uint32], key: int, out: NDArray[np.uint32]) -> None: ...
+def first_no_shape(values: NDArray[np.float64]) -> int: ...
 def sample_beta(
     alpha: NDArray[np.float64],
     beta: NDArray[np.float64],

@@ -6,13 +6,14 @@ raises `InputError` for a wrong dtype, shape or value. Floats are float64.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cellium_fast import _bandit, _features, _learning, _philox, _records, _window
-from cellium_fast.checks import array, as_given, every, number, output, whole_number
+from cellium_fast.checks import all_good, array, as_given, every, number, output, whole_number
 from cellium_fast.errors import InputError, shown
 
 Floats = NDArray[np.float64]
@@ -107,9 +108,7 @@ def sample_beta(
     """
     alphas, betas = _broadcast(alpha=alpha, beta=beta)
     for name, shapes in (("alpha", alphas), ("beta", betas)):
-        # Two passes that make no array; the slow way only to name the culprit.
-        if shapes.size and not (shapes.min() > 0 and shapes.max() < np.inf):
-            every(name, np.isfinite(shapes) & (shapes > 0), shapes, "a finite number > 0")
+        all_good(name, _philox.first_no_shape(shapes.reshape(-1)), shapes, "a finite number > 0")
     key = whole_number("key", key, 0, KEYS)
     counter = whole_number("counter", counter, 0, KEYS)
     scalar = out is None and alphas.ndim == 0
@@ -289,8 +288,10 @@ def _broadcast(**arguments: ArrayLike) -> tuple[Floats, ...]:
         given[name] = as_given(name, value)
         if given[name].dtype.kind not in "fiu":
             raise InputError(f"{name}: wanted float64 values, got {given[name].dtype}")
+    together: Iterable[NDArray[Any]] = given.values()
     try:
-        together = np.broadcast_arrays(*given.values())
+        if len({value.shape for value in together}) > 1:
+            together = np.broadcast_arrays(*together)
     except ValueError:
         shapes = " and ".join(f"{name} {value.shape}" for name, value in given.items())
         raise InputError(f"wanted shapes that broadcast, got {shapes}") from None

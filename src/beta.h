@@ -12,7 +12,7 @@
 
    Each draw is a function of its shapes, key and counter. Block 0 holds the two U of shapes below
    1, blocks 1, 2, ... the tries; fewer than one in nine is rejected, whatever the shapes. Of the
-   words of a try, 52 bits are the radius of the normals, 32 their angle, 44 decide on acceptance.
+   128 bits of a try, 52 are the radius of the normals, 32 their angle, 44 decide on acceptance.
 
    sample_beta below makes one draw; beta_lanes.h makes many at once by the same formulas, which
    therefore have no branches. Compile without fused multiply-add (-ffp-contract=off), which would
@@ -22,9 +22,32 @@
 #define CELLIUM_BETA_H
 
 #include <math.h>
+#include <stddef.h>
 
 #include "elementary.h"
 #include "philox.h"
+
+/* Above 2^63 for no finite number above 0, whose bits are 1 to those of infinity less 1; by
+   operations that the smallest vector units have. */
+ALWAYS_INLINE uint64_t no_shape(double value)
+{
+    uint64_t before = bits_of(value) - 1;
+    return before | (before + 0x0010000000000001);
+}
+
+/* The place of the first value that is not a finite number above 0, or -1. */
+static inline ptrdiff_t first_no_shape(const double *values, ptrdiff_t count)
+{
+    uint64_t any = 0;
+    for (ptrdiff_t i = 0; i < count; i++)
+        any |= no_shape(values[i]);
+    if (any >> 63 == 0)
+        return -1;
+    ptrdiff_t first = 0;
+    while (no_shape(values[first]) >> 63 == 0)
+        first++;
+    return first;
+}
 
 /* Of the two normals; their radius is apart. */
 typedef struct {
@@ -35,37 +58,45 @@ typedef struct {
    variates are finite. */
 ALWAYS_INLINE double shape_less_third(double shape)
 {
-    shape = either(shape < 1e300, shape, 1e300);
-    return either(shape < 1.0, shape + 1.0, shape) - 1.0 / 3.0;
+    double bounded = shape < 1e300 ? shape : 1e300;
+    return bounded + either(shape < 1.0, 1.0, 0.0) - 1.0 / 3.0;
 }
 
 /* Uniform on (0, 1): the square of the radius is -2 log of it. */
-ALWAYS_INLINE double radial(Words random)
+ALWAYS_INLINE double radial(Random random)
 {
-    return unit_of(random.word[0] << 20 | random.word[1] >> 12) - (1.0 - 0x1p-53);
+    return unit_of(random.first >> 12) - (1.0 - 0x1p-53);
 }
 
-ALWAYS_INLINE Direction direction(Words random)
+/* On the half circle around the x axis, by the double angle; then the sign of x. */
+ALWAYS_INLINE Direction direction(Random random)
 {
-    uint64_t word = random.word[3], axis = word >> 30;
-    double angle = unit_of((word & 0x3FFFFFFF) << 22) - (1.5 - 0x1p-31);
-    /* The quarter around 0, moved to one of the four half axes. */
-    double cosine = cosine_of_quarter(angle), sine = sine_of_quarter(angle);
-    cosine = double_of(bits_of(cosine) ^ axis >> 1 << 63);
-    return (Direction){either(axis & 1, sine, cosine), either(axis & 1, cosine, sine)};
+    double half = unit_of((random.last & 0xFFFFFFFE) << 20) - (1.5 - 0x1p-32);
+    double sine = sine_of_quarter(half), twice = sine + sine;
+    double cosine = 1.0 - twice * sine;
+    return (Direction){
+        double_of(bits_of(cosine) ^ random.last << 63), twice * cosine_of_quarter(half)};
 }
 
 /* Uniform on (0, 1): a try is accepted if this is below the ratio of densities. */
-ALWAYS_INLINE double deciding(Words random)
+ALWAYS_INLINE double deciding(Random random)
 {
-    uint64_t bits = (random.word[1] & 0xFFF) << 32 | random.word[2];
+    uint64_t bits = random.last >> 32 << 12 | (random.first & 0xFFF);
     return unit_of(bits << 8) - (1.0 - 0x1p-45);
 }
 
-/* A variate's y = n / sqrt(9 d), n = radius * direction. */
-ALWAYS_INLINE double scaled_square(double square, double d)
+/* Not below 1 + deciding(random), and above it by less than 2^-30. */
+ALWAYS_INLINE double deciding_at_most(Random random)
 {
-    return square / (9.0 * d);
+    return unit_of(random.last >> 12) + 0x1p-31;
+}
+
+/* A variate's y = n / sqrt(9 d), n = radius * direction. The squares of radius / sqrt(9 d) of both
+   are `common` times the d of the other; 0 where the product of both d overflows, since there a
+   normal makes no difference to the result. */
+ALWAYS_INLINE double common_square(double square, double d1, double d2)
+{
+    return square / (9.0 * d1 * d2);
 }
 
 ALWAYS_INLINE double variate(double d, double y)
@@ -74,13 +105,15 @@ ALWAYS_INLINE double variate(double d, double y)
     return d * (root * root * root);
 }
 
-/* Whether the try is certainly accepted, without a logarithm. The paper's 1 - 0.0331 n^4 for any d
-   holds with 0.0331 (2/3) / d too: the difference to the ratio of densities is convex in d and 0
-   at d = 0, so that what holds at the smallest d, 2/3, holds above. 1.787 is 81 times that. */
-ALWAYS_INLINE uint64_t is_surely_accepted(double y1, double y2, double d1, double d2, double u)
+/* Whether the try is certainly accepted, without a logarithm; by deciding_at_most. The paper's
+   1 - 0.0331 n^4 for any d holds with 0.0331 (2/3) / d too: the difference to the ratio of
+   densities is convex in d and 0 at d = 0, so that what holds at the smallest d, 2/3, holds above.
+   1.787 is 81 times that. */
+ALWAYS_INLINE uint64_t is_surely_accepted(
+    double y1, double y2, double d1, double d2, double at_most)
 {
     double square1 = y1 * y1, square2 = y2 * y2;
-    return u < 1.0 - 1.787 * (d1 * (square1 * square1) + d2 * (square2 * square2));
+    return at_most < 2.0 - 1.787 * (d1 * (square1 * square1) + d2 * (square2 * square2));
 }
 
 /* log(1 + y) - (y - y^2 / 2 + y^3 / 3), y > -1 */
@@ -103,9 +136,9 @@ ALWAYS_INLINE uint64_t is_accepted(double y1, double y2, double d1, double d2, d
 }
 
 /* Uniform on (0, 1], 64 bits. */
-ALWAYS_INLINE double long_unit(uint64_t high, uint64_t low)
+ALWAYS_INLINE double long_unit(uint64_t bits)
 {
-    return (real_of(high) * 0x1p32 + (real_of(low) + 0.5)) * 0x1p-64;
+    return (real_of(bits >> 32) * 0x1p32 + (real_of(bits & 0xFFFFFFFF) + 0.5)) * 0x1p-64;
 }
 
 /* log(U^(1/shape)), or 0 for a shape that needs no power. */
@@ -128,26 +161,27 @@ ALWAYS_INLINE double powered_ratio(double first, double second, double log_power
 /* One draw from Beta(a, b), any a, b > 0; in [0, 1], never NaN. */
 static inline double sample_beta(double a, double b, uint64_t key, Counter counter)
 {
-    double d1 = shape_less_third(a), d2 = shape_less_third(b), y1, y2, u;
+    double d1 = shape_less_third(a), d2 = shape_less_third(b), y1, y2;
     Packed block = packed(counter);
+    Random random;
     do {
         block.rest += NEXT_BLOCK;
-        Words random = philox(key, block);
-        double square = -2.0 * log_of(radial(random));
+        random = philox(key, block);
+        double common = common_square(-2.0 * log_of(radial(random)), d1, d2);
         Direction to = direction(random);
-        y1 = to.cosine * sqrt(scaled_square(square, d1));
-        y2 = to.sine * sqrt(scaled_square(square, d2));
-        u = deciding(random);
-    } while (!is_surely_accepted(y1, y2, d1, d2, u) && !is_accepted(y1, y2, d1, d2, u));
+        y1 = to.cosine * sqrt(common * d2);
+        y2 = to.sine * sqrt(common * d1);
+    } while (!is_surely_accepted(y1, y2, d1, d2, deciding_at_most(random))
+             && !is_accepted(y1, y2, d1, d2, deciding(random)));
     double first = variate(d1, y1), second = variate(d2, y2);
     if (a >= 1.0 && b >= 1.0)
         return first / (first + second);
     block.rest &= WITHOUT_BLOCK;
-    Words random = philox(key, block);
+    random = philox(key, block);
     return powered_ratio(
         first, second,
-        log_power(log_of(long_unit(random.word[0], random.word[1])), a)
-        - log_power(log_of(long_unit(random.word[2], random.word[3])), b));
+        log_power(log_of(long_unit(random.first)), a)
+        - log_power(log_of(long_unit(random.last)), b));
 }
 
 #endif

@@ -15,105 +15,127 @@
 #define LANES 128       /* draws in work at a time */
 #define VECTOR 16       /* loops run over a multiple of this: twice the widest vector */
 
-/* Draws in work, by columns: a lane is one draw. */
+/* What draws are of, by columns. */
 typedef struct {
-    double a[LANES], b[LANES];                      /* shapes */
-    uint64_t uid[LANES], rest[LANES];               /* counter */
-    uint64_t random[4][LANES];                      /* words */
+    const double *alpha, *beta;
+    const Counter *counters;    /* or null: draw i has the counter first + i, 0, 0 */
+    uint64_t first, key;
+    ptrdiff_t count;
+} Wanted;
+
+/* Draws in work, by columns that the caller of sample_beta_many or a Retried owns. */
+typedef struct {
+    const double *a, *b;                            /* shapes */
+    const uint64_t *uid, *rest;                     /* counter */
+    int lanes;
+} Batch;
+
+/* Tries of a batch, by columns: a lane is one draw. */
+typedef struct {
+    uint64_t first_words[LANES], last_words[LANES];
     double k[LANES], f[LANES], s[LANES];            /* Parts of a logarithm */
     double k2[LANES], f2[LANES], s2[LANES];
-    double square1[LANES], square2[LANES];          /* scaled_square of each variate */
-    double d1[LANES], d2[LANES], y1[LANES], y2[LANES], u[LANES];
+    double square1[LANES], square2[LANES];          /* of y1 and y2, but for the direction */
+    double d1[LANES], d2[LANES], y1[LANES], y2[LANES];
     double first[LANES], second[LANES];             /* variates */
     double result[LANES];
-    int32_t accepted[LANES], powered[LANES];
+    uint64_t unsure[LANES];                         /* takes the full test */
+} Tries;
+
+/* Draws to make a try of that are not side by side in the arrays of the caller. */
+typedef struct {
+    double a[LANES], b[LANES];
+    uint64_t uid[LANES], rest[LANES];
     ptrdiff_t place[LANES];                         /* in the arrays of the caller */
-} Columns;
+    int count;
+} Scattered;
+
+/* Draws whose last try waits for the full test, until there are enough to fill vectors. */
+typedef struct {
+    double a[2 * LANES], b[2 * LANES], y1[2 * LANES], y2[2 * LANES];
+    uint64_t uid[2 * LANES], rest[2 * LANES], first_words[2 * LANES], last_words[2 * LANES];
+    ptrdiff_t place[2 * LANES];
+    int count;
+} Unsure;
+
+typedef void FillRandom(uint64_t key, const uint64_t *uid, const uint64_t *rest, int width,
+                        uint64_t *first_words, uint64_t *last_words);
 
 ALWAYS_INLINE int whole_vectors(int count)
 {
     return (count + VECTOR - 1) & -VECTOR;
 }
 
-ALWAYS_INLINE Words words_at(uint64_t words[4][LANES], int lane)
+ALWAYS_INLINE Random random_of(const Tries *at, int lane)
 {
-    return (Words){{words[0][lane], words[1][lane], words[2][lane], words[3][lane]}};
+    return (Random){at->first_words[lane], at->last_words[lane]};
 }
 
-typedef void FillRandom(uint64_t key, const uint64_t *uid, const uint64_t *rest, int width,
-                        uint64_t random[4][LANES]);
-
-/* One try of each lane: its result, and what it takes to accept it. In several short loops, see
-   log_parts. */
-ALWAYS_INLINE void try_lanes(Columns *at, int width)
+/* One try of each lane: its result, and whether it takes the full test to accept it. Returns
+   whether any shape is below 1. In several short loops, see log_parts. */
+ALWAYS_INLINE uint64_t try_lanes(Tries *at, const Batch *batch)
 {
+    const double *a = batch->a, *b = batch->b;
+    int width = whole_vectors(batch->lanes);
+    uint64_t any_below = 0;
     for (int i = 0; i < width; i++) {
-        Parts parts = log_parts(radial(words_at(at->random, i)));
+        Parts parts = log_parts(radial(random_of(at, i)));
         at->k[i] = parts.k;
         at->f[i] = parts.f;
         at->s[i] = parts.s;
     }
     for (int i = 0; i < width; i++) {
         double square = -2.0 * log_of_parts((Parts){at->k[i], at->f[i], at->s[i]});
-        at->d1[i] = shape_less_third(at->a[i]);
-        at->d2[i] = shape_less_third(at->b[i]);
-        at->square1[i] = scaled_square(square, at->d1[i]);
-        at->square2[i] = scaled_square(square, at->d2[i]);
+        double d1 = shape_less_third(a[i]), d2 = shape_less_third(b[i]);
+        double common = common_square(square, d1, d2);
+        any_below |= (uint64_t)(a[i] < 1.0) | (uint64_t)(b[i] < 1.0);
+        at->d1[i] = d1;
+        at->d2[i] = d2;
+        at->square1[i] = common * d2;
+        at->square2[i] = common * d1;
     }
     for (int i = 0; i < width; i++) {
-        Direction to = direction(words_at(at->random, i));
+        Direction to = direction(random_of(at, i));
         at->y1[i] = to.cosine * sqrt(at->square1[i]);
         at->y2[i] = to.sine * sqrt(at->square2[i]);
     }
     for (int i = 0; i < width; i++) {
-        at->u[i] = deciding(words_at(at->random, i));
-        at->first[i] = variate(at->d1[i], at->y1[i]);
-        at->second[i] = variate(at->d2[i], at->y2[i]);
-        at->result[i] = at->first[i] / (at->first[i] + at->second[i]);
-        at->accepted[i] = (int32_t)is_surely_accepted(
-            at->y1[i], at->y2[i], at->d1[i], at->d2[i], at->u[i]);
-        at->powered[i] = (at->a[i] < 1.0) | (at->b[i] < 1.0);
+        double d1 = at->d1[i], d2 = at->d2[i], y1 = at->y1[i], y2 = at->y2[i];
+        double first = variate(d1, y1), second = variate(d2, y2);
+        at->first[i] = first;
+        at->second[i] = second;
+        at->result[i] = first / (first + second);
+        at->unsure[i] = !is_surely_accepted(y1, y2, d1, d2, deciding_at_most(random_of(at, i)));
     }
+    for (int i = batch->lanes; i < width; i++)
+        at->unsure[i] = 0;
+    return any_below;
 }
 
-/* The full test, of picked lanes; they are gathered into `of`. */
-ALWAYS_INLINE void decide_lanes(Columns *at, const int *picked, int count, Columns *of)
-{
-    int width = whole_vectors(count);
-    for (int k = 0; k < width; k++) {
-        int i = picked[k < count ? k : 0];
-        of->y1[k] = at->y1[i];
-        of->y2[k] = at->y2[i];
-        of->d1[k] = at->d1[i];
-        of->d2[k] = at->d2[i];
-        of->u[k] = at->u[i];
-    }
-    for (int k = 0; k < width; k++)
-        of->accepted[k] = (int32_t)is_accepted(
-            of->y1[k], of->y2[k], of->d1[k], of->d2[k], of->u[k]);
-    for (int k = 0; k < count; k++)
-        at->accepted[picked[k]] = of->accepted[k];
-}
-
-/* The results of picked lanes, each with a shape below 1; gathered as above. */
+/* The results of lanes with a shape below 1, which are gathered into `of`. */
 ALWAYS_INLINE void power_lanes(
-    Columns *at, const int *picked, int count, Columns *of, uint64_t key, FillRandom *fill_random)
+    Tries *at, const Batch *batch, Tries *of, uint64_t key, FillRandom *fill_random)
 {
+    int picked[LANES + 1], count = 0;
+    for (int i = 0; i < batch->lanes; i++) {
+        picked[count] = i;
+        count += (batch->a[i] < 1.0) | (batch->b[i] < 1.0);
+    }
     int width = whole_vectors(count);
+    uint64_t uid[LANES], rest[LANES];
     for (int k = 0; k < width; k++) {
         int i = picked[k < count ? k : 0];
-        of->uid[k] = at->uid[i];
-        of->rest[k] = at->rest[i] & WITHOUT_BLOCK;
-        of->a[k] = at->a[i];
-        of->b[k] = at->b[i];
+        uid[k] = batch->uid[i];
+        rest[k] = batch->rest[i] & WITHOUT_BLOCK;
+        of->d1[k] = batch->a[i];
+        of->d2[k] = batch->b[i];
         of->first[k] = at->first[i];
         of->second[k] = at->second[i];
     }
-    fill_random(key, of->uid, of->rest, width, of->random);
+    fill_random(key, uid, rest, width, of->first_words, of->last_words);
     for (int k = 0; k < width; k++) {
-        Words random = words_at(of->random, k);
-        Parts one = log_parts(long_unit(random.word[0], random.word[1]));
-        Parts two = log_parts(long_unit(random.word[2], random.word[3]));
+        Parts one = log_parts(long_unit(of->first_words[k]));
+        Parts two = log_parts(long_unit(of->last_words[k]));
         of->k[k] = one.k;
         of->f[k] = one.f;
         of->s[k] = one.s;
@@ -122,78 +144,157 @@ ALWAYS_INLINE void power_lanes(
         of->s2[k] = two.s;
     }
     for (int k = 0; k < width; k++)
-        of->square1[k] = log_power(log_of_parts((Parts){of->k[k], of->f[k], of->s[k]}), of->a[k]);
+        of->square1[k] = log_power(log_of_parts((Parts){of->k[k], of->f[k], of->s[k]}), of->d1[k]);
     for (int k = 0; k < width; k++)
         of->square1[k] -= log_power(
-            log_of_parts((Parts){of->k2[k], of->f2[k], of->s2[k]}), of->b[k]);
+            log_of_parts((Parts){of->k2[k], of->f2[k], of->s2[k]}), of->d2[k]);
     for (int k = 0; k < width; k++)
         of->result[k] = powered_ratio(of->first[k], of->second[k], of->square1[k]);
     for (int k = 0; k < count; k++)
         at->result[picked[k]] = of->result[k];
 }
 
-/* Each round of the loop makes one try of up to LANES draws. The first `old` lanes were rejected
-   in the round before; behind them new draws fill up. */
-ALWAYS_INLINE void draw_all(
-    const double *alpha, const double *beta, const Counter *counters, uint64_t key,
-    ptrdiff_t count, double *out, FillRandom *fill_random)
+/* The counters of draws start, start + 1, ... at their first try. */
+ALWAYS_INLINE void fill_counters(
+    const Wanted *wanted, ptrdiff_t start, int count, uint64_t *uid, uint64_t *rest)
 {
-    Columns at, of;
-    int open[LANES], powered[LANES];
-    int old = 0;
-    for (ptrdiff_t next = 0; old > 0 || next < count;) {
-        int fresh = count - next < LANES - old ? (int)(count - next) : LANES - old;
-        int lanes = old + fresh, width = whole_vectors(lanes);
-        memcpy(at.a + old, alpha + next, fresh * sizeof(double));
-        memcpy(at.b + old, beta + next, fresh * sizeof(double));
-        for (int i = 0; i < fresh; i++) {
-            Packed counter = packed(counters[next + i]);
-            at.uid[old + i] = counter.uid;
-            at.rest[old + i] = counter.rest + NEXT_BLOCK;
+    if (wanted->counters) {
+        for (int i = 0; i < count; i++) {
+            Packed counter = packed(wanted->counters[start + i]);
+            uid[i] = counter.uid;
+            rest[i] = counter.rest + NEXT_BLOCK;
         }
-        for (int i = 0; i < fresh; i++)
-            at.place[old + i] = next + i;
-        for (int i = lanes; i < width; i++) {
-            at.a[i] = at.b[i] = 1.0;
-            at.uid[i] = at.rest[i] = 0;
+    } else {
+        for (int i = 0; i < count; i++) {
+            uid[i] = wanted->first + (uint64_t)start + (uint64_t)i;
+            rest[i] = NEXT_BLOCK;
         }
+    }
+}
 
-        fill_random(key, at.uid, at.rest, width, at.random);
-        try_lanes(&at, width);
-        int open_count = 0, powered_count = 0;
-        for (int i = 0; i < lanes; i++) {
-            open[open_count] = powered[powered_count] = i;
-            open_count += !at.accepted[i];
-            powered_count += at.powered[i];
+/* Adds the lanes that are unsure. Lane i is of the draw place[i] or, if that is null, next + i. */
+ALWAYS_INLINE void keep_unsure(
+    Unsure *unsure, const Batch *batch, const Tries *at, const ptrdiff_t *place, ptrdiff_t next)
+{
+    int picked[LANES + 1], count = 0;
+    for (int i = 0; i < whole_vectors(batch->lanes); i += 4) {
+        for (int j = i; j < i + 4; j++) {
+            picked[count] = j;
+            count += (int)at->unsure[j];
         }
-        decide_lanes(&at, open, open_count, &of);
-        power_lanes(&at, powered, powered_count, &of, key, fill_random);
+    }
+    for (int k = 0; k < count; k++) {
+        int i = picked[k], to = unsure->count++;
+        unsure->a[to] = batch->a[i];
+        unsure->b[to] = batch->b[i];
+        unsure->y1[to] = at->y1[i];
+        unsure->y2[to] = at->y2[i];
+        unsure->uid[to] = batch->uid[i];
+        unsure->rest[to] = batch->rest[i];
+        unsure->first_words[to] = at->first_words[i];
+        unsure->last_words[to] = at->last_words[i];
+        unsure->place[to] = place ? place[i] : next + i;
+    }
+}
 
-        /* What is not accepted is overwritten by a later try. */
-        for (int i = 0; i < old; i++)
-            out[at.place[i]] = at.result[i];
-        memcpy(out + next, at.result + old, fresh * sizeof(double));
-        next += fresh;
-        old = 0;
-        for (int k = 0; k < open_count; k++) {
-            int i = open[k];
-            if (at.accepted[i])
-                continue;
-            at.uid[old] = at.uid[i];
-            at.rest[old] = at.rest[i] + NEXT_BLOCK;
-            at.a[old] = at.a[i];
-            at.b[old] = at.b[i];
-            at.place[old++] = at.place[i];
+/* Puts up to LANES draws to the full test; those rejected are due for another try. */
+ALWAYS_INLINE void decide(Unsure *unsure, Scattered *rejected)
+{
+    int count = unsure->count < LANES ? unsure->count : LANES, start = unsure->count - count;
+    int width = whole_vectors(count);
+    const double *a = unsure->a + start, *b = unsure->b + start;
+    const double *y1 = unsure->y1 + start, *y2 = unsure->y2 + start;
+    const uint64_t *first = unsure->first_words + start, *last = unsure->last_words + start;
+    uint64_t accepted[LANES];
+    for (int i = unsure->count; i < start + width; i++) {
+        unsure->a[i] = unsure->b[i] = 1.0;
+        unsure->y1[i] = unsure->y2[i] = 0.0;
+        unsure->first_words[i] = unsure->last_words[i] = 0;
+    }
+    for (int i = 0; i < width; i++)
+        accepted[i] = is_accepted(
+            y1[i], y2[i], shape_less_third(a[i]), shape_less_third(b[i]),
+            deciding((Random){first[i], last[i]}));
+    unsure->count = start;
+    rejected->count = 0;
+    for (int k = 0; k < count; k++) {
+        int i = start + k, to = rejected->count;
+        rejected->a[to] = unsure->a[i];
+        rejected->b[to] = unsure->b[i];
+        rejected->uid[to] = unsure->uid[i];
+        rejected->rest[to] = unsure->rest[i] + NEXT_BLOCK;
+        rejected->place[to] = unsure->place[i];
+        rejected->count += !accepted[k];
+    }
+}
+
+/* The last draws, fewer than LANES; copied, as there is room behind them to fill up a vector. */
+ALWAYS_INLINE void copy_last(const Wanted *wanted, ptrdiff_t next, Scattered *last)
+{
+    last->count = (int)(wanted->count - next);
+    memcpy(last->a, wanted->alpha + next, last->count * sizeof(double));
+    memcpy(last->b, wanted->beta + next, last->count * sizeof(double));
+    fill_counters(wanted, next, last->count, last->uid, last->rest);
+    for (int i = 0; i < last->count; i++)
+        last->place[i] = next + i;
+}
+
+ALWAYS_INLINE Batch batch_of(Scattered *draws)
+{
+    for (int i = draws->count; i < whole_vectors(draws->count); i++) {
+        draws->a[i] = draws->b[i] = 1.0;
+        draws->uid[i] = draws->rest[i] = 0;
+    }
+    return (Batch){draws->a, draws->b, draws->uid, draws->rest, draws->count};
+}
+
+/* Each round of the loop makes one try of up to LANES draws: of the next ones or, once enough of
+   them have gathered, of those that were rejected. A result is written before it is known to be
+   accepted; if it is not, a later try overwrites it. */
+ALWAYS_INLINE void draw_all(const Wanted *wanted, double *out, FillRandom *fill_random)
+{
+    Tries at, of;
+    Scattered scattered;
+    Unsure unsure;
+    uint64_t uid[LANES], rest[LANES];
+    unsure.count = 0;
+    for (ptrdiff_t next = 0; next < wanted->count || unsure.count > 0;) {
+        int side_by_side = unsure.count < LANES && wanted->count - next >= LANES;
+        Batch batch = {wanted->alpha + next, wanted->beta + next, uid, rest, LANES};
+        if (side_by_side) {
+            fill_counters(wanted, next, LANES, uid, rest);
+        } else {
+            if (unsure.count >= LANES || next == wanted->count) {
+                decide(&unsure, &scattered);
+            } else {
+                copy_last(wanted, next, &scattered);
+                next = wanted->count;
+            }
+            batch = batch_of(&scattered);
+        }
+        fill_random(wanted->key, batch.uid, batch.rest, whole_vectors(batch.lanes),
+                    at.first_words, at.last_words);
+        if (try_lanes(&at, &batch))
+            power_lanes(&at, &batch, &of, wanted->key, fill_random);
+
+        /* `out` may be where the shapes are: what is yet needed of them is kept first. */
+        keep_unsure(&unsure, &batch, &at, side_by_side ? NULL : scattered.place, next);
+        if (side_by_side) {
+            memcpy(out + next, at.result, sizeof at.result);
+            next += LANES;
+        } else {
+            for (int i = 0; i < batch.lanes; i++)
+                out[scattered.place[i]] = at.result[i];
         }
     }
 }
 
 /* A variant of the code above: a function `name`, compiled with `attributes`. Only Philox is spelt
    out in vectors of 64-bit integers, since compilers do not see that 32-bit products will do. */
-#define VARIANT(name, attributes, Vector, multiply)                                        \
+#define VARIANT(name, attributes, Vector, multiply)                                             \
     attributes static void name##_random(                                                       \
-uint64_t key, const uint64_t *uid, const uint64_t *rest, int width,                     \
-        uint64_t random[4][LANES])                                                              \
+        uint64_t key, const uint64_t *uid, const uint64_t *rest, int width,                     \
+        uint64_t *first_words, uint64_t *last_words)                                            \
     {                                                                                           \
         int step = sizeof(Vector) / sizeof(uint64_t);                                           \
         for (int i = 0; i < width; i += 2 * step) {                                             \
@@ -202,27 +303,23 @@ uint64_t key, const uint64_t *uid, const uint64_t *rest, int width,             
             Vector rest1 = *(const Vector *)&rest[i], rest2 = *(const Vector *)&rest[i + step]; \
             Vector one[4] = {uid1, uid1 >> 32, rest1, rest1 >> 32};                             \
             Vector two[4] = {uid2, uid2 >> 32, rest2, rest2 >> 32};                             \
-            Vector key_low = (uid1 & 0) + key, key_high = (uid1 & 0) + (key >> 32);         \
-            for (int round = 0; round < PHILOX_ROUNDS; round++) {                               \
+            Vector key_low = (uid1 & 0) + key, key_high = (uid1 & 0) + (key >> 32);             \
+            for (int round = 1; round < PHILOX_ROUNDS; round++) {                               \
                 PHILOX_ROUND(Vector, one, key_low, key_high, multiply);                         \
                 PHILOX_ROUND(Vector, two, key_low, key_high, multiply);                         \
                 NEXT_KEY(key_low, key_high);                                                    \
             }                                                                                   \
-            *(Vector *)&random[0][i] = one[0] & 0xFFFFFFFF;                                                       \
-            *(Vector *)&random[1][i] = one[1] & 0xFFFFFFFF;                                                       \
-            *(Vector *)&random[2][i] = one[2] & 0xFFFFFFFF;                                                       \
-            *(Vector *)&random[3][i] = one[3] & 0xFFFFFFFF;                                                       \
-            *(Vector *)&random[0][i + step] = two[0] & 0xFFFFFFFF;                                                \
-            *(Vector *)&random[1][i + step] = two[1] & 0xFFFFFFFF;                                                \
-            *(Vector *)&random[2][i + step] = two[2] & 0xFFFFFFFF;                                                \
-            *(Vector *)&random[3][i + step] = two[3] & 0xFFFFFFFF;                                                \
+            PHILOX_LAST_ROUND(                                                                  \
+                one, key_low, key_high, multiply, *(Vector *)&first_words[i],                   \
+                *(Vector *)&last_words[i]);                                                     \
+            PHILOX_LAST_ROUND(                                                                  \
+                two, key_low, key_high, multiply, *(Vector *)&first_words[i + step],            \
+                *(Vector *)&last_words[i + step]);                                              \
         }                                                                                       \
     }                                                                                           \
-    attributes static void name(                                                                \
-        const double *alpha, const double *beta, const Counter *counters, uint64_t key,         \
-        ptrdiff_t count, double *out)                                                           \
+    attributes static void name(const Wanted *wanted, double *out)                              \
     {                                                                                           \
-        draw_all(alpha, beta, counters, key, count, out, name##_random);                        \
+        draw_all(wanted, out, name##_random);                                                   \
     }
 
 VARIANT(sample_beta_plain, , uint64_t, multiply_words)
@@ -277,38 +374,41 @@ static inline int has_variant(int variant)
 
 #endif
 
-/* out[i] = sample_beta(alpha[i], beta[i], key, counters[i]) by one variant, which the processor
-   must have. `out` may be `alpha` or `beta`. */
-static inline void sample_beta_with(
-    int variant, const double *alpha, const double *beta, const Counter *counters, uint64_t key,
-    ptrdiff_t count, double *out)
+/* Draws by one variant, which the processor must have. `out` may be `alpha` or `beta`. */
+static inline void sample_beta_with(int variant, const Wanted *wanted, double *out)
 {
     switch (variant) {
     case AVX512:
-        sample_beta_avx512(alpha, beta, counters, key, count, out);
+        sample_beta_avx512(wanted, out);
         break;
     case AVX2:
-        sample_beta_avx2(alpha, beta, counters, key, count, out);
+        sample_beta_avx2(wanted, out);
         break;
     default:
-        sample_beta_plain(alpha, beta, counters, key, count, out);
+        sample_beta_plain(wanted, out);
     }
 }
 
-/* The same by the fastest way. */
+/* The same by the fastest. */
+static inline void sample_beta_fast(const Wanted *wanted, double *out)
+{
+    int variant = VARIANTS - 1;
+    while (!has_variant(variant))
+        variant--;
+    sample_beta_with(variant, wanted, out);
+}
+
+/* out[i] = sample_beta(alpha[i], beta[i], key, counters[i]) */
 static inline void sample_beta_many(
     const double *alpha, const double *beta, const Counter *counters, uint64_t key,
     ptrdiff_t count, double *out)
 {
-    int variant = VARIANTS - 1;
-    if (count < 4) {
-        for (ptrdiff_t i = 0; i < count; i++)
-            out[i] = sample_beta(alpha[i], beta[i], key, counters[i]);
+    if (count >= 4) {
+        sample_beta_fast(&(Wanted){alpha, beta, counters, 0, key, count}, out);
         return;
     }
-    while (!has_variant(variant))
-        variant--;
-    sample_beta_with(variant, alpha, beta, counters, key, count, out);
+    for (ptrdiff_t i = 0; i < count; i++)
+        out[i] = sample_beta(alpha[i], beta[i], key, counters[i]);
 }
 
 #endif

@@ -8,8 +8,18 @@ cdef extern from "beta_lanes.h" nogil:
     enum:
         VARIANTS
 
+    # What draws are of. counters may be NULL: the counters are first, first + 1, ..., all of round
+    # 0 and purpose 0.
+    ctypedef struct Wanted:
+        const double* alpha
+        const double* beta
+        const Counter* counters
+        uint64_t first, key
+        Py_ssize_t count
+
     # out[i] = sample_beta(alpha[i], beta[i], key, counters[i]), the same bits; out may be alpha or
     # beta.
+    void sample_beta_fast(const Wanted* wanted, double* out) noexcept
     void sample_beta_many(
         const double* alpha, const double* beta, const Counter* counters, uint64_t key,
         Py_ssize_t count, double* out,
@@ -17,7 +27,4 @@ cdef extern from "beta_lanes.h" nogil:
 
     # For tests: the same by one variant, 0 = plain, 1 = AVX2, 2 = AVX-512.
     bint has_variant(int variant) noexcept
-    void sample_beta_with(
-        int variant, const double* alpha, const double* beta, const Counter* counters,
-        uint64_t key, Py_ssize_t count, double* out,
-    ) noexcept
+    void sample_beta_with(int variant, const Wanted* wanted, double* out) noexcept

@@ -61,7 +61,7 @@ static inline Parts log_parts(double x)
 {
     const uint64_t one = 0x3FF0000000000000, root_half = 0x3FE6A09E667F3BCD;
     uint64_t moved = bits_of(x) + (one - root_half);
-    double k = real_of(moved >> 52) - 1023.0;
+    double k = double_of(moved >> 52 | bits_of(TWO_52)) - (TWO_52 + 1023.0);
     double f = double_of((moved & 0xFFFFFFFFFFFFF) + root_half) - 1.0;
     return (Parts){k, f, f / (2.0 + f)};
 }

@@ -27,10 +27,10 @@ typedef struct {
 #define NEXT_BLOCK ((uint64_t)1 << 32)      /* added to `rest` */
 #define WITHOUT_BLOCK 0xFF000000FFFFFFFF
 
-/* Four random words of 32 bits, held in 64, as conversions want them. */
+/* Four random words of 32 bits: the first two and the last two, the earlier above. */
 typedef struct {
-    uint64_t word[4];
-} Words;
+    uint64_t first, last;
+} Random;
 
 ALWAYS_INLINE uint64_t multiply_words(uint64_t x, uint32_t factor)
 {
@@ -49,19 +49,26 @@ ALWAYS_INLINE uint64_t multiply_words(uint64_t x, uint32_t factor)
         (word)[3] = product0;                                                                   \
     } while (0)
 
+/* The last round; its result is that of Random. */
+#define PHILOX_LAST_ROUND(word, key_low, key_high, multiply, first, last)                       \
+    do {                                                                                        \
+        (first) = multiply((word)[2], 0xCD9E8D57) ^ ((word)[1] ^ (key_low)) << 32;              \
+        (last) = multiply((word)[0], 0xD2511F53) ^ ((word)[3] ^ (key_high)) << 32;              \
+    } while (0)
+
 #define PHILOX_ROUNDS 10
 #define NEXT_KEY(key_low, key_high) ((key_low) += 0x9E3779B9, (key_high) += 0xBB67AE85)
 
-ALWAYS_INLINE Words philox(uint64_t key, Packed counter)
+ALWAYS_INLINE Random philox(uint64_t key, Packed counter)
 {
     uint64_t key_low = key, key_high = key >> 32;
-    Words made = {{counter.uid, counter.uid >> 32, counter.rest, counter.rest >> 32}};
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        PHILOX_ROUND(uint64_t, made.word, key_low, key_high, multiply_words);
+    uint64_t word[4] = {counter.uid, counter.uid >> 32, counter.rest, counter.rest >> 32};
+    Random made;
+    for (int round = 1; round < PHILOX_ROUNDS; round++) {
+        PHILOX_ROUND(uint64_t, word, key_low, key_high, multiply_words);
         NEXT_KEY(key_low, key_high);
     }
-    for (int k = 0; k < 4; k++)
-        made.word[k] &= 0xFFFFFFFF;
+    PHILOX_LAST_ROUND(word, key_low, key_high, multiply_words, made.first, made.last);
     return made;
 }
 

@@ -19,10 +19,10 @@ cdef extern from "philox.h" nogil:
         uint64_t uid
         uint64_t rest
 
-    ctypedef struct Words:
-        uint64_t word[4]
+    ctypedef struct Random:
+        uint64_t first, last
 
-    Words philox(uint64_t key, Packed counter) noexcept
+    Random philox(uint64_t key, Packed counter) noexcept
 
 cdef extern from "elementary.h" nogil:
     double log_of(double x) noexcept
@@ -33,3 +33,6 @@ cdef extern from "elementary.h" nogil:
 cdef extern from "beta.h" nogil:
     # One draw from Beta(a, b), any a, b > 0; in [0, 1], never NaN.
     double sample_beta(double a, double b, uint64_t key, Counter counter) noexcept
+
+    # The place of the first value that is not a finite number above 0, or -1.
+    Py_ssize_t first_no_shape(const double* values, Py_ssize_t count) noexcept

@@ -2,35 +2,43 @@
 """Loops over the formulas of philox.pxd and beta_lanes.pxd."""
 
 from libc.stdint cimport uint32_t, uint64_t
-from beta_lanes cimport VARIANTS, has_variant, sample_beta_many
-from philox cimport Counter, Packed, Words
+from beta_lanes cimport VARIANTS, Wanted, has_variant, sample_beta_fast
+from philox cimport Counter, Packed, Random
 cimport beta_lanes
 cimport philox
-
-cdef enum:
-    CHUNK = 1024    # counters made at a time
-
 
 def random_words(const uint32_t[:, ::1] counters, uint64_t key, uint32_t[:, ::1] out):
     """The four Philox 4x32-10 words of each counter."""
     cdef Py_ssize_t i
-    cdef int k
     cdef Packed counter
-    cdef Words words
+    cdef Random words
     with nogil:
         for i in range(counters.shape[0]):
             counter.uid = counters[i, 0] | <uint64_t> counters[i, 1] << 32
             counter.rest = counters[i, 2] | <uint64_t> counters[i, 3] << 32
             words = philox.philox(key, counter)
-            for k in range(4):
-                out[i, k] = <uint32_t> words.word[k]
+            out[i, 0] = <uint32_t> (words.first >> 32)
+            out[i, 1] = <uint32_t> words.first
+            out[i, 2] = <uint32_t> (words.last >> 32)
+            out[i, 3] = <uint32_t> words.last
+
+
+def first_no_shape(const double[::1] values):
+    """The place of the first value that is not a finite number above 0, or -1."""
+    cdef Py_ssize_t place = -1
+    if values.shape[0]:
+        with nogil:
+            place = philox.first_no_shape(&values[0], values.shape[0])
+    return place
 
 
 def sample_beta(
     const double[::1] alpha, const double[::1] beta, uint64_t key, uint64_t first, double[::1] out
 ):
     """One draw for each row; row i is drawn with the counter first + i."""
-    _sample_beta(-1, alpha, beta, key, first, out)
+    cdef Wanted wanted = wanted_of(alpha, beta, key, first)
+    with nogil:
+        sample_beta_fast(&wanted, &out[0] if wanted.count else NULL)
 
 
 def beta_variants():
@@ -45,7 +53,9 @@ def sample_beta_with(
     """`sample_beta` by one of `beta_variants`."""
     if not has_variant(variant):
         raise ValueError(f"this processor cannot run variant {variant}")
-    _sample_beta(variant, alpha, beta, key, first, out)
+    cdef Wanted wanted = wanted_of(alpha, beta, key, first)
+    with nogil:
+        beta_lanes.sample_beta_with(variant, &wanted, &out[0] if wanted.count else NULL)
 
 
 def sample_beta_singly(
@@ -70,26 +80,14 @@ def elementary(const double[::1] x):
     )
 
 
-cdef _sample_beta(
-    int variant, const double[::1] alpha, const double[::1] beta, uint64_t key, uint64_t first,
-    double[::1] out,
-):
-    # Variant -1 is the fastest.
-    cdef Counter counters[CHUNK]
-    cdef Py_ssize_t i, count
-    cdef Py_ssize_t start = 0
-    cdef Py_ssize_t total = alpha.shape[0]
-    with nogil:
-        for i in range(CHUNK):
-            counters[i].round = 0
-            counters[i].purpose = 0
-        while start < total:
-            count = min(CHUNK, total - start)
-            for i in range(count):
-                counters[i].uid = first + <uint64_t> (start + i)
-            if variant < 0:
-                sample_beta_many(&alpha[start], &beta[start], counters, key, count, &out[start])
-            else:
-                beta_lanes.sample_beta_with(
-                    variant, &alpha[start], &beta[start], counters, key, count, &out[start])
-            start += count
+cdef Wanted wanted_of(
+    const double[::1] alpha, const double[::1] beta, uint64_t key, uint64_t first
+) noexcept:
+    cdef Wanted wanted
+    wanted.count = alpha.shape[0]
+    wanted.alpha = &alpha[0] if wanted.count else NULL
+    wanted.beta = &beta[0] if wanted.count else NULL
+    wanted.counters = NULL
+    wanted.first = first
+    wanted.key = key
+    return wanted

@@ -39,11 +39,15 @@ def middle(number, bits):
 def normals(bits):
     """Two normals from 52 bits for the radius and 32 for the angle."""
     radius = math.sqrt(-2 * math.log(middle(bits >> 76, 52)))
-    quarter, fine = (bits & WORD) >> 30, bits & 2**30 - 1
-    # Quarters of the circle around the axes +x, +y, -x, -y; the first bit is the sign.
-    angle = math.pi / 2 * (middle(fine, 30) - 0.5)
-    along, across = radius * math.cos(angle), radius * math.sin(angle)
-    return [(along, across), (across, along), (-along, across), (across, -along)][quarter]
+    # 31 bits for the half circle with positive cosines; the last bit is the sign of the cosine.
+    angle = math.pi * (middle(bits >> 1 & 2**31 - 1, 31) - 0.5)
+    return (-1) ** (bits & 1) * radius * math.cos(angle), radius * math.sin(angle)
+
+
+def deciding(bits):
+    """A number in (0, 1) from the 44 bits that the normals leave: the third word, then the 12."""
+    third, twelve = bits >> 32 & WORD, bits >> 64 & 2**12 - 1
+    return middle(third << 12 | twelve, 44)
 
 
 def log_acceptance(normal, d):
@@ -62,7 +66,7 @@ def accepted_try(a, b, key, uid, round=0, purpose=0):
         one, two = log_acceptance(x, third_less(a)), log_acceptance(y, third_less(b))
         if one is None or two is None:
             continue
-        if math.log(middle(bits >> 32 & 2**44 - 1, 44)) < one + two:
+        if math.log(deciding(bits)) < one + two:
             return block, x, y
     raise AssertionError("no draw after 10,000 tries")
 
