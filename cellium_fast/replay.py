@@ -217,7 +217,7 @@ def replay(
     >>> run = RecordedRun("made-up", Path("runs.json"), "1", rounds, [0] * 6, success=False)
     >>> result = replay([run], seed=7)
     >>> [str(Action(code)) for code in result.runs[0].actions]
-    ['continue', 'continue', 'continue', 'retry', 'redirect', 'redirect']
+    ['continue', 'continue', 'continue', 'retry', 'retry', 'redirect']
     """
     began = time.perf_counter()
     driver = _Driver(Fleet(seed=seed, policies={"replay": policy or Policy()}), on_decisions)

@@ -204,7 +204,7 @@ def test_a_single_tool_is_not_forbidden_without_a_way_out():
 
 
 def test_redirect_of_a_session_names_the_tools_of_a_cycle():
-    session = Fleet(seed=4).session("x")
+    session = Fleet(seed=1).session("x")
     for round in range(8):
         session.step(Round([ToolCall("ab"[round % 2], {"q": 1}, "same")]))
         if session.decision.action == Action.REDIRECT:
