@@ -91,12 +91,12 @@ ALWAYS_INLINE double deciding_at_most(Random random)
     return unit_of(random.last >> 12) + 0x1p-31;
 }
 
-/* A variate's y = n / sqrt(9 d), n = radius * direction. The squares of radius / sqrt(9 d) of both
-   are `common` times the d of the other; 0 where the product of both d overflows, since there a
-   normal makes no difference to the result. */
-ALWAYS_INLINE double common_square(double square, double d1, double d2)
+/* Times the d of the other variate this is the square of 1 / sqrt(9 d), by which a variate's
+   y = n / sqrt(9 d) is made from its normal n; one division for both. It is 0 where the product of
+   both d overflows, since there a normal makes no difference to the result. */
+ALWAYS_INLINE double common_inverse(double d1, double d2)
 {
-    return square / (9.0 * d1 * d2);
+    return 1.0 / (9.0 * d1 * d2);
 }
 
 ALWAYS_INLINE double variate(double d, double y)
@@ -161,16 +161,17 @@ ALWAYS_INLINE double powered_ratio(double first, double second, double log_power
 /* One draw from Beta(a, b), any a, b > 0; in [0, 1], never NaN. */
 static inline double sample_beta(double a, double b, uint64_t key, Counter counter)
 {
-    double d1 = shape_less_third(a), d2 = shape_less_third(b), y1, y2;
+    double d1 = shape_less_third(a), d2 = shape_less_third(b);
+    double inverse = common_inverse(d1, d2), y1, y2;
     Packed block = packed(counter);
     Random random;
     do {
         block.rest += NEXT_BLOCK;
         random = philox(key, block);
-        double common = common_square(-2.0 * log_of(radial(random)), d1, d2);
+        double square = -2.0 * log_of(radial(random));
         Direction to = direction(random);
-        y1 = to.cosine * sqrt(common * d2);
-        y2 = to.sine * sqrt(common * d1);
+        y1 = to.cosine * sqrt(inverse * d2 * square);
+        y2 = to.sine * sqrt(inverse * d1 * square);
     } while (!is_surely_accepted(y1, y2, d1, d2, deciding_at_most(random))
              && !is_accepted(y1, y2, d1, d2, deciding(random)));
     double first = variate(d1, y1), second = variate(d2, y2);

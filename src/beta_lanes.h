@@ -23,7 +23,7 @@ typedef struct {
     ptrdiff_t count;
 } Wanted;
 
-/* Draws in work, by columns that the caller of sample_beta_many or a Retried owns. */
+/* Draws in work, by columns: parts of the arrays of the caller, or a Scattered. */
 typedef struct {
     const double *a, *b;                            /* shapes */
     const uint64_t *uid, *rest;                     /* counter */
@@ -80,19 +80,21 @@ ALWAYS_INLINE uint64_t try_lanes(Tries *at, const Batch *batch)
     uint64_t any_below = 0;
     for (int i = 0; i < width; i++) {
         Parts parts = log_parts(radial(random_of(at, i)));
+        double d1 = shape_less_third(a[i]), d2 = shape_less_third(b[i]);
+        double inverse = common_inverse(d1, d2);
+        any_below |= (uint64_t)(a[i] < 1.0) | (uint64_t)(b[i] < 1.0);
         at->k[i] = parts.k;
         at->f[i] = parts.f;
         at->s[i] = parts.s;
+        at->d1[i] = d1;
+        at->d2[i] = d2;
+        at->square1[i] = inverse * d2;
+        at->square2[i] = inverse * d1;
     }
     for (int i = 0; i < width; i++) {
         double square = -2.0 * log_of_parts((Parts){at->k[i], at->f[i], at->s[i]});
-        double d1 = shape_less_third(a[i]), d2 = shape_less_third(b[i]);
-        double common = common_square(square, d1, d2);
-        any_below |= (uint64_t)(a[i] < 1.0) | (uint64_t)(b[i] < 1.0);
-        at->d1[i] = d1;
-        at->d2[i] = d2;
-        at->square1[i] = common * d2;
-        at->square2[i] = common * d1;
+        at->square1[i] *= square;
+        at->square2[i] *= square;
     }
     for (int i = 0; i < width; i++) {
         Direction to = direction(random_of(at, i));

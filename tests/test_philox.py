@@ -78,6 +78,24 @@ def test_golden_draws():
     np.testing.assert_allclose(drawn, expected, rtol=1e-13)
 
 
+SHAPE_EDGES = (5e-324, sys.float_info.min, 1.0, sys.float_info.max)
+NO_SHAPES = (0.0, -0.0, -5e-324, -1.0, -sys.float_info.max, math.inf, -math.inf, math.nan,
+             -math.nan)  # fmt: skip
+
+
+def test_every_finite_number_above_0_is_a_shape():
+    assert _philox.first_no_shape(np.array(SHAPE_EDGES * 3)) == -1
+    assert _philox.first_no_shape(np.empty(0)) == -1
+
+
+@pytest.mark.parametrize("bad", NO_SHAPES)
+@pytest.mark.parametrize("place", [0, 1, 7, 10])
+def test_the_first_that_is_no_shape_is_found(bad, place):
+    values = np.array(SHAPE_EDGES * 3)
+    values[[place, 11]] = bad
+    assert _philox.first_no_shape(values) == place
+
+
 # --- Law -----------------------------------------------------------------------------------------
 def check_law(drawn, a, b):
     """Kolmogorov-Smirnov over the numbers inside (0, 1).
