@@ -27,8 +27,8 @@
 #include "elementary.h"
 #include "philox.h"
 
-/* Above 2^63 for no finite number above 0, whose bits are 1 to those of infinity less 1; by
-   operations that the smallest vector units have. */
+/* The top bit is set unless the value is a finite number above 0, whose bits are from 1 to those of
+   infinity less 1. Additions alone, as the smallest vector units have no such comparison. */
 ALWAYS_INLINE uint64_t no_shape(double value)
 {
     uint64_t before = bits_of(value) - 1;

@@ -7,6 +7,7 @@ from philox cimport Counter, Packed, Random
 cimport beta_lanes
 cimport philox
 
+
 def random_words(const uint32_t[:, ::1] counters, uint64_t key, uint32_t[:, ::1] out):
     """The four Philox 4x32-10 words of each counter."""
     cdef Py_ssize_t i
