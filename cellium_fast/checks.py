@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,14 @@ def whole_number(name: str, value: Any, low: int, high: int) -> int:
     >>> whole_number("round_limit", 10, 1, 100)
     10
     """
-    wanted = f"{name}: wanted a whole number in [{low:,}, {high:,}]"
-    if isinstance(value, bool | np.bool_):
-        raise InputError(f"{wanted}, got {shown(value)}")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputError(f"{wanted}, got {shown(value)}") from None
-    if not low <= number <= high:
-        raise InputError(f"{wanted}, got {shown(number)}")
+    number = None
+    if not isinstance(value, bool | np.bool_):
+        with suppress(TypeError):
+            number = operator.index(value)
+    if number is None or not low <= number <= high:
+        raise InputError(
+            f"{name}: wanted a whole number in [{low:,}, {high:,}], got {shown(value)}"
+        )
     return number
 
 
