@@ -207,10 +207,7 @@ class Decisions:
     ``decisions[i]`` is a `Decision`, if no column is missing; ``len`` and iteration work.
     """
 
-    __slots__ = (
-        "_batch", "_names", "_settings", "_size", "action", "bias", "candidates", "draws",
-        "features", "reward", "rules", "setting_rows", "tiebreak",
-    )
+    __slots__ = ("_batch", "_columns", "_settings", "_size", "setting_rows")
 
     action: NDArray[np.uint8]
     candidates: NDArray[np.uint8]
@@ -226,13 +223,14 @@ class Decisions:
         self, size: int, setting_rows: NDArray[np.uint16], settings: Sequence[Setting],
         want: Collection[str] = tuple(COLUMNS),
     ) -> None:
-        self._names = tuple(name for name in COLUMNS if name in ALWAYS or name in want)
-        for name in self._names:
-            dtype, shape = COLUMNS[name]
-            setattr(self, name, np.empty((size, *shape), dtype))
+        # Kernels write to these places: nobody puts others in theirs.
+        self._columns = {
+            name: np.empty((size, *shape), dtype) for name, (dtype, shape) in COLUMNS.items()
+            if name in ALWAYS or name in want
+        }
         self._size = size
         self._batch = _records.Batch()
-        self._batch.set_output(**self.columns())
+        self._batch.set_output(**self._columns)
         self.concern(setting_rows, settings)
 
     def concern(self, setting_rows: NDArray[np.uint16], settings: Sequence[Setting]) -> None:
@@ -242,15 +240,17 @@ class Decisions:
 
     def copy_from(self, other: Decisions) -> None:
         """Take over the columns that are there from decisions of as many sessions."""
-        for name, column in self.columns().items():
+        for name, column in self._columns.items():
             column[...] = getattr(other, name)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns that are there, by name."""
-        return {name: getattr(self, name) for name in self._names}
+        return dict(self._columns)
 
     def __getattr__(self, name: str) -> Any:
         if name in COLUMNS:
+            if name in self._columns:
+                return self._columns[name]
             raise MissingColumnError(f"{name}: this step was not asked for it, see want=")
         return object.__getattribute__(self, name)  # what is missing for it, or that it is unknown
 
@@ -265,7 +265,7 @@ class Decisions:
 
     def record(self, index: int) -> _step.DecisionRecord:
         """One decision, packed; `index` in [0, N)."""
-        if len(self._names) < len(COLUMNS):
+        if len(self._columns) < len(COLUMNS):
             for name in COLUMNS:
                 getattr(self, name)     # of the first one missing, says so
         return _step.record_of(self._batch.address, index)

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import os
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _feedback, _records, _step, checks, pipeline
-from cellium_fast.decision import ALWAYS, COLUMNS, Decision, Decisions, Setting
-from cellium_fast.errors import InputError, SessionError, UnknownNameError, shown
+from cellium_fast import _feedback, _records, _step, arguments, checks, pipeline
+from cellium_fast.decision import Decision, Decisions, Setting
+from cellium_fast.errors import InputError, SessionError, shown
 from cellium_fast.memory import Memory
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.rounds import Round, RoundBatch
 from cellium_fast.session import Session
 
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
 MAX_TOKENS = 2**63 - 1
 MAX_ROUNDS = 2**32 - 1
-MAX_TABLE = 2**16
 
 
 class Fleet:
@@ -73,18 +67,17 @@ class Fleet:
     ) -> None:
         seed = checks.whole_number("seed", seed, 0, 2**64 - 1)
         self._threads = (
-            usable_cpus() if threads is None else checks.whole_number("threads", threads, 1, 1024)
+            arguments.usable_cpus() if threads is None
+            else checks.whole_number("threads", threads, 1, 1024)
         )
-        self._policies = _named_policies(policies)
+        self._policies = arguments.named_policies(policies)
         first = next(iter(self._policies.values()))
-        self._pools = _named_pools(pools, first.posterior)
+        self._pools = arguments.named_pools(pools, first.posterior)
         self._memory = Memory(self._policies, self._pools, seed)
         self._names = Names()
         self._settings = [Setting(policy, self._names) for policy in self._policies.values()]
 
         self._lock = threading.RLock()
-        self._executor: ThreadPoolExecutor | None = None
-        self._executor_of: int | None = None
         self._handles: WeakValueDictionary[int, Session] = WeakValueDictionary()
         self._increments = pipeline.no_increments(len(self._pools))
         self._stepper = _step.Stepper()
@@ -133,10 +126,10 @@ class Fleet:
         array([0, 1, 2])
         """
         count = checks.whole_number("count", count, 0, 2**31 - 1)
-        limits = _limits("context_limit", context_limit, count, 0, MAX_TOKENS, np.int64)
-        rounds = _limits("round_limit", round_limit, count, 1, MAX_ROUNDS, np.uint32)
-        policy_row = _row_of("policy", policy, self._policies)
-        pool_row = _row_of("pool", pool, self._pools)
+        limits = arguments.limits_of("context_limit", context_limit, count, 0, MAX_TOKENS, np.int64)
+        rounds = arguments.limits_of("round_limit", round_limit, count, 1, MAX_ROUNDS, np.uint32)
+        policy_row = arguments.row_of("policy", policy, self._policies)
+        pool_row = arguments.row_of("pool", pool, self._pools)
         if not isinstance(private, bool):
             raise InputError(f"private: wanted True or False, got {shown(private)}")
         ids = np.empty(count, np.int64)
@@ -178,7 +171,7 @@ class Fleet:
         """
         if not isinstance(name, str):
             raise InputError(f"name: wanted a text, got {shown(name)}")
-        names = _names("tools", tools)
+        names = arguments.given_names("tools", tools)
         for limit, what in ((context_limit, "context_limit"), (round_limit, "round_limit")):
             if checks.as_given(what, limit).ndim != 0:
                 raise InputError(f"{what}: wanted one number, got {shown(limit)}")
@@ -190,7 +183,7 @@ class Fleet:
             self._memory.watch(self._memory.slots_of(ids))
             handle = Session(
                 self, int(ids[0]), name, names,
-                self._settings[_row_of("policy", policy, self._policies)],
+                self._settings[arguments.row_of("policy", policy, self._policies)],
             )
             self._handles[handle.id] = handle
         return handle
@@ -213,8 +206,8 @@ class Fleet:
         InputError
             `success` has a wrong length or value; nothing was closed.
         """
-        checked = _session_ids(ids)
-        outcomes = _outcomes(success, len(checked))
+        checked = arguments.session_ids(ids)
+        outcomes = arguments.outcomes(success, len(checked))
         with self._lock:
             slots = self._memory.slots_of(checked)
             pipeline.close(self._memory.batch(slots).address, outcomes, self._increments)
@@ -269,7 +262,7 @@ class Fleet:
         >>> fleet.step(ids, rounds, out=decisions).reward
         array([1., 1.], dtype=float32)
         """
-        checked = _session_ids(ids)
+        checked = arguments.session_ids(ids)
         if not isinstance(rounds, RoundBatch):
             rounds = RoundBatch.from_rounds(rounds)
             if rounds.size != len(checked):
@@ -277,9 +270,9 @@ class Fleet:
                     f"rounds: wanted {len(checked)}, as many as ids, got {rounds.size}"
                 )
         columns = rounds.checked(len(checked))
-        wanted = _wanted(want)
+        wanted = arguments.wanted(want)
         if out is not None:
-            _check_fit(out, len(checked), None if want is None else wanted)
+            arguments.check_fit(out, len(checked), None if want is None else wanted)
         with self._lock:
             slots = self._memory.slots_of(checked)
             self._names.learn(rounds.tools, rounds.errors)
@@ -297,8 +290,7 @@ class Fleet:
             batch = self._memory.batch(slots, columns)
             batch.set_output(**decisions.columns())
             spans = pipeline.spans_of(len(slots), self._threads)
-            workers = self._workers() if spans > 1 else None
-            pipeline.step(batch, len(slots), self._increments, workers, spans)
+            pipeline.step(batch, len(slots), self._increments, spans)
             for place, handle in handles:
                 handle._take(decisions.record(place))
             if decisions is not result:
@@ -311,7 +303,7 @@ class Fleet:
         Clears the window, stuck, trend, progress history, output run and `done`; rounds, totals,
         posteriors and pending returns stay. Raises SessionError as `step` does.
         """
-        checked = _session_ids(ids)
+        checked = arguments.session_ids(ids)
         with self._lock:
             slots = self._memory.slots_of(checked)
             _feedback.user_message(self._memory.batch(slots).address, len(slots))
@@ -324,7 +316,7 @@ class Fleet:
         Clears nothing, since a loop outlives a compaction; tell the new context size with the next
         round. Raises SessionError as `step` does.
         """
-        checked = _session_ids(ids)
+        checked = arguments.session_ids(ids)
         with self._lock:
             self._memory.slots_of(checked)
 
@@ -350,7 +342,7 @@ class Fleet:
 
     def done(self, ids: ArrayLike) -> NDArray[np.bool_]:
         """(N,) bool: whether terminate was decided. Raises SessionError as `step` does."""
-        checked = _session_ids(ids)
+        checked = arguments.session_ids(ids)
         with self._lock:
             slots = self._memory.slots_of(checked)
             flags: NDArray[np.uint8] = self._memory.sessions["flags"][slots]
@@ -362,7 +354,7 @@ class Fleet:
 
         Raises UnknownNameError if there is no such pool.
         """
-        row = self._memory.pools[_row_of("pool", pool, self._pools)]
+        row = self._memory.pools[arguments.row_of("pool", pool, self._pools)]
         with self._lock:
             return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
 
@@ -402,155 +394,8 @@ class Fleet:
         rows: NDArray[np.uint16] = self._memory.sessions["policy"][slots]
         return rows
 
-    def _workers(self) -> ThreadPoolExecutor | None:
-        # Beside this thread. Threads do not live on in a forked process.
-        if self._executor_of != os.getpid():
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._executor = ThreadPoolExecutor(self._threads - 1, "cellium_fast")
-            self._executor_of = os.getpid()
-        return self._executor
-
     def __repr__(self) -> str:
         return (
             f"<Fleet of {len(self)} sessions, policies {'/'.join(self._policies)}, "
             f"pools {'/'.join(self._pools)}>"
         )
-
-
-def _named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
-    if policies is None:
-        return {"default": Policy.defaults()}
-    if not isinstance(policies, Mapping) or not 0 < len(policies) <= MAX_TABLE:
-        raise InputError(f"policies: wanted policies by name, at least one, got {shown(policies)}")
-    named = {}
-    for name, policy in policies.items():
-        if isinstance(policy, str):
-            policy = Policy.preset(policy)
-        if not isinstance(name, str) or not isinstance(policy, Policy):
-            raise InputError(
-                f"policies: wanted names with a Policy or a preset's name, got {shown(name)}: "
-                f"{shown(policy)}"
-            )
-        named[name] = policy.model_copy()    # checked again: pydantic can be told not to
-    return named
-
-
-def _named_pools(
-    pools: Sequence[str] | Mapping[str, Posterior] | None, posterior: Posterior
-) -> dict[str, Posterior]:
-    if pools is None:
-        return {"default": posterior}
-    if isinstance(pools, Mapping):
-        named = dict(pools)
-    else:
-        names = _names("pools", pools)
-        named = dict.fromkeys(names, posterior)
-        if len(named) != len(names):
-            raise InputError(f"pools: a name stands twice in {shown(pools)}")
-    if not 0 < len(named) <= MAX_TABLE:
-        raise InputError(f"pools: wanted at least one, got {shown(pools)}")
-    for name, settings in named.items():
-        if not isinstance(name, str) or not isinstance(settings, Posterior):
-            raise InputError(
-                f"pools: wanted names, or names with a Posterior, got {shown(name)}: "
-                f"{shown(settings)}"
-            )
-        named[name] = settings.model_copy()
-    return named
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _wanted(want: Collection[str] | None) -> frozenset[str]:
-    """The columns to write."""
-    if want is None:
-        return frozenset(COLUMNS)
-    names = frozenset(_names("want", want))
-    unknown = sorted(names - set(COLUMNS))
-    if unknown:
-        raise InputError(f"want: there is no column {unknown[0]!r}; there is {', '.join(COLUMNS)}")
-    return names | set(ALWAYS)
-
-
-def _check_fit(out: Decisions, size: int, wanted: frozenset[str] | None) -> None:
-    """InputError unless a step of `size` sessions can overwrite `out`."""
-    if not isinstance(out, Decisions):
-        raise InputError(f"out: wanted Decisions of an earlier step, got {shown(out)}")
-    if len(out) != size:
-        raise InputError(f"out: wanted Decisions of {size} sessions, got {len(out)}")
-    found = out.columns()
-    if wanted is not None and wanted != set(found):
-        raise InputError(
-            f"out: wanted the columns {', '.join(sorted(wanted))}, got {', '.join(sorted(found))}"
-        )
-
-
-def _session_ids(ids: ArrayLike) -> NDArray[np.int64]:
-    return checks.array("ids", ids, np.int64, (None,))
-
-
-def _names(argument: str, names: Any) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InputError(f"{argument}: wanted names, got {shown(names)}")
-    given = tuple(names)
-    if not all(isinstance(name, str) for name in given):
-        raise InputError(f"{argument}: wanted names, got {shown(names)}")
-    return given
-
-
-def _row_of(kind: str, name: str | None, table: Mapping[str, object]) -> int:
-    if name is None:
-        return 0
-    names = list(table)
-    if name not in names:
-        raise UnknownNameError(kind, name, names)
-    return names.index(name)
-
-
-def _limits(
-    name: str, value: ArrayLike | None, count: int, low: int, high: int, dtype: type
-) -> NDArray[Any]:
-    """(count,) limits; 0 stands for none."""
-    if value is None or (isinstance(value, float) and value == math.inf):
-        return np.zeros(count, dtype)
-    given = checks.as_given(name, value)
-    if given.ndim == 0:
-        return np.full(count, checks.whole_number(name, value, low, high), dtype)
-    if given.shape == (count,) and not count:
-        return np.zeros(count, dtype)
-    if given.dtype.kind == "f" and np.isposinf(given).any():    # some have no limit
-        unlimited = np.isposinf(given)
-        given = np.where(unlimited, low, given)
-        checks.every(name, (given >= low) & (given <= high), given, f"[{low:,}, {high:,}]")
-        checks.every(name, given % 1 == 0, given, "whole numbers, or infinity for no limit")
-        limits = _limits(name, given.astype(np.int64), count, low, high, dtype)
-        return np.where(unlimited, 0, limits).astype(dtype)
-    if given.shape != (count,) or given.dtype.kind not in "iu":
-        raise InputError(
-            f"{name}: wanted one whole number, or ({count},) of them, got {given.dtype} "
-            f"{given.shape}"
-        )
-    checks.every(name, (given >= low) & (given <= high), given, f"[{low:,}, {high:,}]")
-    return given.astype(dtype)
-
-
-def _outcomes(success: ArrayLike | None, count: int) -> NDArray[np.int8]:
-    if success is None:
-        return np.full(count, -1, np.int8)
-    given = checks.as_given("success", success)
-    if given.shape == (count,) and not count:
-        return np.zeros(count, np.int8)
-    if given.dtype.kind not in "bi" or given.shape not in ((), (count,)):
-        raise InputError(
-            f"success: wanted bool, or int8 with -1 for not told, one or ({count},) of them, got "
-            f"{given.dtype} {given.shape}"
-        )
-    given = np.broadcast_to(given, (count,))
-    checks.every("success", (given >= -1) & (given <= 1), given, "1, 0, or -1 for not told")
-    return given.astype(np.int8)

@@ -6,21 +6,19 @@ learning) and ends with the next decision (features, rules, tie-break).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _bandit, _features, _feedback, _learning, _records, _rules
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
+from cellium_fast import _bandit, _features, _feedback, _learning, _records, _rules, _spans
 
 # Sessions whose state stays in cache from the first stage of a chunk to the last.
 CHUNK = 512
 
-# Chunks that a thread is worth.
-SPAN = 4
+# Chunks that are worth starting a thread.
+SPAN = 8
 
 
 def step_chunk(batch: int, start: int, stop: int, increments: int) -> None:
@@ -65,22 +63,20 @@ def close(batch: int, outcomes: NDArray[np.int8], increments: NDArray[Any]) -> N
     _learning.close_sessions(batch, len(outcomes))
 
 
-def step(
-    batch: _records.Batch, size: int, increments: NDArray[Any], workers: Executor | None,
-    spans: int,
-) -> None:
-    """Step a batch of `size` sessions in spans, more than one on workers.
+def step(batch: _records.Batch, size: int, increments: NDArray[Any], spans: int) -> None:
+    """Step a batch of `size` sessions in spans, each in a thread of its own; the first one here.
 
     Each span learns into increments of its own. They are sums of integers, so neither the number
     of spans nor their order shows in the total: the answer does not depend on it. `increments`
     are of nothing, before and after.
     """
     learned = [increments, *(no_increments(len(increments)) for _ in range(1, spans))]
+    bounds = [size * place // spans for place in range(spans + 1)]
     try:
-        if workers is None:
-            step_span(batch, 0, size, increments)
-        else:
-            step_in_threads(batch, size, learned, workers)
+        _spans.run_spans([
+            partial(step_span, batch, bounds[place], bounds[place + 1], learned[place])
+            for place in range(spans)
+        ])
     finally:
         # Whatever interrupts the step: what was learned so far is not lost.
         total = increments.view(np.int64)
@@ -92,40 +88,5 @@ def step(
 
 
 def spans_of(size: int, threads: int) -> int:
-    """Into how many spans a batch is cut; one too small is not worth waking a thread for."""
+    """Into how many spans a batch is cut; one too small is not worth starting a thread for."""
     return max(min(threads, size // (SPAN * CHUNK)), 1)
-
-
-def step_in_threads(
-    batch: _records.Batch, size: int, increments: list[NDArray[Any]], workers: Executor
-) -> None:
-    """Step a batch in as many spans as there are increments: the first here, others in threads."""
-    spans = len(increments)
-    bounds = [size * place // spans for place in range(spans + 1)]
-    running: list[Future[None]] = []
-    try:
-        for place in range(1, spans):
-            running.append(workers.submit(
-                step_span, batch, bounds[place], bounds[place + 1], increments[place]
-            ))
-        step_span(batch, bounds[0], bounds[1], increments[0])
-    finally:
-        wait_for_all(running)
-    for span in running:
-        span.result()
-
-
-def wait_for_all(running: list[Future[None]]) -> None:
-    """Wait, however often this thread is interrupted: the others write into a fleet's memory."""
-    interruption: BaseException | None = None
-    while True:
-        try:
-            # Here, so that nothing of it is loaded where there is one thread.
-            from concurrent.futures import wait
-
-            wait(running)
-            break
-        except BaseException as error:
-            interruption = error
-    if interruption is not None:
-        raise interruption

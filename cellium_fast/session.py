@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from cellium_fast import _step
 from cellium_fast.decision import Decision, Setting
@@ -94,6 +94,12 @@ class Session(_step.Handle):
         self._setting = Setting(
             before.policy, before.names, before.tools, before.used_tools | used
         )
+
+    def __copy__(self) -> Self:
+        return self     # a handle is no more than a name of the session
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Session stands for one in its fleet and cannot be copied or pickled")
 
     def __enter__(self) -> Self:
         return self

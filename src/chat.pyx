@@ -204,7 +204,10 @@ cdef str kind(value):
 
 
 cdef bint is_text_part(part):
-    return isinstance(part, str) or (isinstance(part, dict) and part.get("type") in TEXT_PARTS)
+    if isinstance(part, str):
+        return True
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and kind in TEXT_PARTS
 
 
 cdef str joined(list parts):

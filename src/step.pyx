@@ -63,13 +63,15 @@ def find_slots(
     cdef const Batch* batch = <const Batch*> batch_address
     cdef int problem = step.ID_OK
     cdef Py_ssize_t i = 0, where
+    cdef int64_t id
     cdef bint rising = True
     with nogil:
         for i in range(ids.shape[0]):
-            problem = step.check_id(batch.sessions, used, ids[i])
+            id = ids[i]     # once: what was checked is what is used
+            problem = step.check_id(batch.sessions, used, id)
             if problem != step.ID_OK:
                 break
-            slots[i] = step.slot_of(ids[i])
+            slots[i] = step.slot_of(id)
             rising &= i == 0 or slots[i] > slots[i - 1]
         where = i if problem != step.ID_OK else ids.shape[0]
     return problem, where, rising
@@ -265,6 +267,13 @@ cdef class Stepper:
         return decision
 
 
+cdef object used_of(unused, calls):
+    # Those of the session's unused tools that were called, by the session's own names: code of a
+    # caller's text class must not run under the lock.
+    called = {call.tool for call in calls}
+    return frozenset([tool for tool in unused if tool in called])
+
+
 cdef class Handle:
     """What a `cellium_fast.Session` does at every round."""
 
@@ -298,7 +307,7 @@ cdef class Handle:
         if packer is None:
             packer = Packer()
         calls = packer.pack(round, stepper.names.forgotten)
-        used = self._unused.intersection([call.tool for call in calls]) if self._unused else None
+        used = used_of(self._unused, calls) if self._unused else None
         stepper.acquire()
         try:
             record = stepper.take(self._id, packer)

@@ -56,13 +56,20 @@ def test_neither_import_nor_step_starts_a_thread(code):
     ) == "0 1"
 
 
-def test_threads_are_started_when_they_are_asked_for_and_needed():
+def test_threads_work_when_they_are_asked_for_and_needed_and_then_end():
     assert answer(
         "import threading, cellium_fast as c\n"
-        "f = c.Fleet(threads=2); ids = f.open(5000)\n"
-        "print(threading.active_count() == 1)\n"
-        "f.step(ids, c.RoundBatch()); print(threading.active_count() > 1)"
-    ).split() == ["True", "True"]
+        "from cellium_fast import pipeline\n"
+        "step_span, seen = pipeline.step_span, []\n"
+        "def watched(*arguments):\n"
+        "    seen.append(threading.get_ident())\n"
+        "    step_span(*arguments)\n"
+        "pipeline.step_span = watched\n"
+        "f = c.Fleet(threads=2); ids = f.open(10_000)\n"
+        "for count in (100, 10_000):\n"
+        "    f.step(ids[:count], c.RoundBatch())\n"
+        "    print(len(set(seen)), threading.active_count(), end=' ')\n"
+    ) == "1 1 2 1"
 
 
 def test_no_global_random_state_is_touched():

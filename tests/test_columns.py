@@ -19,8 +19,8 @@ from cellium_fast import (
     _records,
     pipeline,
 )
+from cellium_fast.arguments import usable_cpus
 from cellium_fast.decision import ALWAYS, COLUMNS
-from cellium_fast.fleet import usable_cpus
 
 SESSIONS = 700
 
@@ -160,6 +160,28 @@ def test_outs_that_are_refused(make, words):
     with pytest.raises(InputError, match=f"^out: {words}"):
         fleet.step(ids, [Round()] * 3, want=["reward"], out=out)
     assert fleet._memory.sessions.tobytes() == before
+
+
+@pytest.mark.parametrize(("spoil", "words"), [
+    (lambda column: column.setflags(write=False), "wanted a writable C-contiguous array"),
+    (lambda column: setattr(column, "dtype", np.int32), "wanted an array float32 .3,., got int32"),
+    (lambda column: setattr(column, "shape", (3, 1)), "wanted an array float32 .3,., got .*3, 1"),
+])
+def test_outs_whose_arrays_were_changed_are_refused(spoil, words):
+    fleet = Fleet()
+    ids = fleet.open(3)
+    out = fleet.step(ids, [Round()] * 3, want=["reward"])
+    spoil(out.reward)
+    with pytest.raises(InputError, match=f"^out.reward: {words}"):
+        fleet.step(ids, [Round()] * 3, out=out)
+    assert fleet._memory.sessions["round"][:3].tolist() == [1, 1, 1]
+
+
+def test_a_column_is_not_put_in_anothers_place():
+    decisions = Fleet().step([], [])
+    for name in COLUMNS:
+        with pytest.raises(AttributeError):
+            setattr(decisions, name, np.zeros(0, np.uint8))
 
 
 # --- Checks of columns ----------------------------------------------------------------------------

@@ -1,14 +1,17 @@
 """Objects and callers that misbehave: no crash, no state of another session touched."""
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 
-from cellium_fast import Fleet, InputError, Policy, Posterior, Round, RoundBatch, ToolCall
+from cellium_fast import Fleet, InputError, Policy, Posterior, Round, RoundBatch, ToolCall, _spans
 from cellium_fast._rules import RULES
 from cellium_fast.action import Action
 from cellium_fast.decision import Cause, cause_of
@@ -221,42 +224,88 @@ def test_offsets_that_change_after_the_check():
     assert len(fleet.step(ids, batch)) == count
 
 
-def test_columns_replaced_by_the_user_do_not_move_the_end():
+def test_columns_cannot_be_replaced_to_move_the_end():
     fleet = Fleet()
     decisions = fleet.step(fleet.open(2), [Round(), Round()])
-    decisions.action = np.zeros(10_000_000, np.uint8)
+    with pytest.raises(AttributeError):
+        decisions.action = np.zeros(10_000_000, np.uint8)
     with pytest.raises(IndexError, match="there are 2 decisions, got 5000000"):
         decisions[5_000_000]
 
 
+class Interrupt(Exception):
+    pass
+
+
+def interrupt(*_):
+    raise Interrupt
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signals on this system")
-def test_an_interrupted_step_leaves_a_fleet_that_works():
+def test_an_interrupted_step_leaves_a_fleet_that_works(rng):
     fleet = Fleet(threads=2)
-    ids = fleet.open(50_000)
-    for _ in range(5):      # its threads run: Python itself minds an interrupted start of one
-        fleet.step(ids, RoundBatch(context_tokens=np.zeros(50_000, np.int64)))
-
-    class Interrupt(Exception):
-        pass
-
-    def interrupt(*_):
-        raise Interrupt
-
+    ids = fleet.open(20_000)
+    rounds = RoundBatch(context_tokens=np.zeros(20_000, np.int64))
     before = signal.signal(signal.SIGALRM, interrupt)
     interrupted = 0
     try:
-        for turn in range(30):
+        for _ in range(300):
             try:
-                signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0005 * turn)
-                fleet.step(ids, RoundBatch(context_tokens=np.zeros(50_000, np.int64)))
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + 3e-3 * rng.random())
+                fleet.step(ids, rounds)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupt:
                 interrupted += 1
+                left = fleet._memory.sessions.tobytes()
+                time.sleep(0.001)
+                assert fleet._memory.sessions.tobytes() == left, "no thread goes on writing"
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert interrupted
-    decisions = fleet.step(ids, RoundBatch(context_tokens=np.zeros(50_000, np.int64)))
-    assert len(decisions) == 50_000
+    assert interrupted > 20
+    assert len(fleet.step(ids, rounds)) == 20_000
+
+
+def test_without_threads_to_start_a_batch_is_stepped_all_the_same(monkeypatch):
+    def none_left(*_):
+        raise RuntimeError("can't start new thread")
+
+    alone, helped = Fleet(seed=1, threads=1), Fleet(seed=1, threads=3)
+    ids = alone.open(20_000)
+    helped.open(20_000)
+    rounds = RoundBatch(context_tokens=np.arange(20_000))
+    monkeypatch.setattr(_spans, "start_new_thread", none_left)
+    for _ in range(2):
+        assert alone.step(ids, rounds).action.tobytes() == helped.step(ids, rounds).action.tobytes()
+    assert set(helped._memory.sessions["round"][:20_000].tolist()) == {2}
+
+
+def test_the_first_failure_of_a_span_is_raised_when_all_have_ended():
+    ended = []
+
+    def fail(place):
+        time.sleep(0.02 * place)
+        ended.append(place)
+        raise ValueError(place)
+
+    with pytest.raises(ValueError, match="0"):
+        _spans.run_spans([partial(fail, place) for place in range(4)])
+    assert sorted(ended) == [0, 1, 2, 3]
+    _spans.run_spans([partial(ended.append, 4)] * 3)
+    assert ended[4:] == [4, 4, 4]
+
+
+def test_a_fleet_steps_in_a_thread_that_outlives_the_main_one():
+    code = (
+        "import threading, numpy as np, cellium_fast as c\n"
+        "f = c.Fleet(threads=2); ids = f.open(20_000)\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        "    print(f.step(ids, c.RoundBatch()))\n"
+        "threading.Thread(target=late).start()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("<Decisions of 20000: continue 20000>\n", "")
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cellium_fast.arguments import usable_cpus
 from cellium_fast.bench.measures import NotMeasured, Result, Sizes
 from cellium_fast.bench.numpy_fleet import NumpyFleet
 from cellium_fast.bench.populations import (
@@ -14,7 +15,7 @@ from cellium_fast.bench.populations import (
     bytes_a_session,
 )
 from cellium_fast.bench.timing import Contender, Spread, interleaved
-from cellium_fast.fleet import Fleet, usable_cpus
+from cellium_fast.fleet import Fleet
 
 YOUNG = 100         # rounds
 

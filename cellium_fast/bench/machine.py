@@ -44,7 +44,7 @@ def this_machine() -> Machine:
     import numpy as np
 
     from cellium_fast import __version__
-    from cellium_fast.fleet import usable_cpus
+    from cellium_fast.arguments import usable_cpus
 
     load = None
     with suppress(AttributeError, OSError):     # not on Windows

@@ -112,13 +112,14 @@ def replay_command(
     files, passed_over = _files(paths, decisions)
     shown = None if show is None else _ShownRun(show)
 
+    from cellium_fast.arguments import usable_cpus
     from cellium_fast.replay import replay
 
     if decisions is not None or limit is not None or shown is not None:
         jobs = 1    # writing decisions takes far longer than reading, and quotes errors by packing
     with (
         whole_file("--decisions", decisions) as write, progress("runs") as bar, _no_collector(),
-        closing(_read(files, jobs or _usable_cpus(), limit, shown, bar)) as found,
+        closing(_read(files, jobs or usable_cpus(), limit, shown, bar)) as found,
     ):
 
         def take(names: Sequence[RunName], taken: Decisions) -> None:
@@ -177,12 +178,6 @@ def _no_collector() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _read(

@@ -1,0 +1,3 @@
+from collections.abc import Callable, Sequence
+
+def run_spans(spans: Sequence[Callable[[], object]]) -> None: ...
