@@ -36,15 +36,18 @@ def step_span(
 ) -> None:
     """Take the sessions [start, stop) of a batch through the stages, chunk by chunk."""
     if not batch.features_wanted:
-        batch = batch.with_scratch(scratch(min(CHUNK, stop - start)))
+        batch = batch.with_scratch(*scratch(min(CHUNK, stop - start)))
     address = _records.address_of(increments)
     for first in range(start, stop, CHUNK):
         step_chunk(batch.address, first, min(first + CHUNK, stop), address)
 
 
-def scratch(rows: int) -> NDArray[Any]:
-    """Memory for the features of as many sessions, rounded up to a power of 2."""
-    return np.empty(1 << max(rows - 1, 0).bit_length(), _records.FEATURES)
+def scratch(rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Memory for the features of as many sessions: rows, a power of 2 of them, and lanes."""
+    return (
+        np.empty(1 << max(rows - 1, 0).bit_length(), _records.FEATURES),
+        np.empty(-(-rows // _features.LANES), f"V{_features.LANES_BYTES}"),
+    )
 
 
 def no_increments(pools: int) -> NDArray[Any]:

@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #include "beta.h"
+#include "variants.h"
 
 #define LANES 128       /* draws in work at a time */
 #define VECTOR 16       /* loops run over a multiple of this: twice the widest vector */
@@ -28,7 +29,7 @@ typedef struct {
     const double *a, *b;                            /* shapes */
     const uint64_t *uid, *rest;                     /* counter */
     int lanes;
-} Batch;
+} Draws;
 
 /* Tries of a batch, by columns: a lane is one draw. */
 typedef struct {
@@ -73,7 +74,7 @@ ALWAYS_INLINE Random random_of(const Tries *at, int lane)
 
 /* One try of each lane: its result, and whether it takes the full test to accept it. Returns
    whether any shape is below 1. In several short loops, see log_parts. */
-ALWAYS_INLINE uint64_t try_lanes(Tries *at, const Batch *batch)
+ALWAYS_INLINE uint64_t try_lanes(Tries *at, const Draws *batch)
 {
     const double *a = batch->a, *b = batch->b;
     int width = whole_vectors(batch->lanes);
@@ -116,7 +117,7 @@ ALWAYS_INLINE uint64_t try_lanes(Tries *at, const Batch *batch)
 
 /* The results of lanes with a shape below 1, which are gathered into `of`. */
 ALWAYS_INLINE void power_lanes(
-    Tries *at, const Batch *batch, Tries *of, uint64_t key, FillRandom *fill_random)
+    Tries *at, const Draws *batch, Tries *of, uint64_t key, FillRandom *fill_random)
 {
     int picked[LANES + 1], count = 0;
     for (int i = 0; i < batch->lanes; i++) {
@@ -176,7 +177,7 @@ ALWAYS_INLINE void fill_counters(
 
 /* Adds the lanes that are unsure. Lane i is of the draw place[i] or, if that is null, next + i. */
 ALWAYS_INLINE void keep_unsure(
-    Unsure *unsure, const Batch *batch, const Tries *at, const ptrdiff_t *place, ptrdiff_t next)
+    Unsure *unsure, const Draws *batch, const Tries *at, const ptrdiff_t *place, ptrdiff_t next)
 {
     int picked[LANES + 1], count = 0;
     for (int i = 0; i < whole_vectors(batch->lanes); i += 4) {
@@ -241,13 +242,13 @@ ALWAYS_INLINE void copy_last(const Wanted *wanted, ptrdiff_t next, Scattered *la
         last->place[i] = next + i;
 }
 
-ALWAYS_INLINE Batch batch_of(Scattered *draws)
+ALWAYS_INLINE Draws batch_of(Scattered *draws)
 {
     for (int i = draws->count; i < whole_vectors(draws->count); i++) {
         draws->a[i] = draws->b[i] = 1.0;
         draws->uid[i] = draws->rest[i] = 0;
     }
-    return (Batch){draws->a, draws->b, draws->uid, draws->rest, draws->count};
+    return (Draws){draws->a, draws->b, draws->uid, draws->rest, draws->count};
 }
 
 /* Each round of the loop makes one try of up to LANES draws: of the next ones or, once enough of
@@ -262,7 +263,7 @@ ALWAYS_INLINE void draw_all(const Wanted *wanted, double *out, FillRandom *fill_
     unsure.count = 0;
     for (ptrdiff_t next = 0; next < wanted->count || unsure.count > 0;) {
         int side_by_side = unsure.count < LANES && wanted->count - next >= LANES;
-        Batch batch = {wanted->alpha + next, wanted->beta + next, uid, rest, LANES};
+        Draws batch = {wanted->alpha + next, wanted->beta + next, uid, rest, LANES};
         if (side_by_side) {
             fill_counters(wanted, next, LANES, uid, rest);
         } else {
@@ -326,9 +327,7 @@ ALWAYS_INLINE void draw_all(const Wanted *wanted, double *out, FillRandom *fill_
 
 VARIANT(sample_beta_plain, , uint64_t, multiply_words)
 
-enum { PLAIN, AVX2, AVX512, VARIANTS };
-
-#if defined(__GNUC__) && defined(__x86_64__)
+#if defined(HAS_WIDE_VARIANTS)
 
 #include <immintrin.h>
 
@@ -340,39 +339,13 @@ typedef uint64_t Vector8 __attribute__((vector_size(64), aligned(8), may_alias))
 #define MULTIPLY8(x, factor) \
     ((Vector8)_mm512_mul_epu32((__m512i)(x), _mm512_set1_epi64(factor)))
 
-#if defined(__clang__)
-#define TARGET_AVX512 "avx512f,avx512dq,avx512vl"
-#else
-#define TARGET_AVX512 "avx512f,avx512dq,avx512vl,prefer-vector-width=512"
-#endif
-
-VARIANT(sample_beta_avx2, __attribute__((target("avx2"))), Vector4, MULTIPLY4)
-VARIANT(sample_beta_avx512, __attribute__((target(TARGET_AVX512))), Vector8, MULTIPLY8)
-
-/* Whether this processor can run a variant. */
-static inline int has_variant(int variant)
-{
-    __builtin_cpu_init();
-    switch (variant) {
-    case AVX512:
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
-            && __builtin_cpu_supports("avx512vl");
-    case AVX2:
-        return __builtin_cpu_supports("avx2") != 0;
-    default:
-        return variant == PLAIN;
-    }
-}
+VARIANT(sample_beta_avx2, FOR_AVX2, Vector4, MULTIPLY4)
+VARIANT(sample_beta_avx512, FOR_AVX512, Vector8, MULTIPLY8)
 
 #else
 
 #define sample_beta_avx2 sample_beta_plain
 #define sample_beta_avx512 sample_beta_plain
-
-static inline int has_variant(int variant)
-{
-    return variant == PLAIN;
-}
 
 #endif
 
@@ -394,10 +367,7 @@ static inline void sample_beta_with(int variant, const Wanted *wanted, double *o
 /* The same by the fastest. */
 static inline void sample_beta_fast(const Wanted *wanted, double *out)
 {
-    int variant = VARIANTS - 1;
-    while (!has_variant(variant))
-        variant--;
-    sample_beta_with(variant, wanted, out);
+    sample_beta_with(fastest_variant(), wanted, out);
 }
 
 /* out[i] = sample_beta(alpha[i], beta[i], key, counters[i]) */

@@ -1,24 +1,25 @@
 # cython: language_level=3
-"""Loops over the formulas of features.pxd."""
+"""Loops over the formulas of extraction.h."""
 
-from records cimport Batch, Round, Session, features_of, read_round
+from records cimport Batch
 cimport features
+from variants cimport VARIANTS, has_variant, variant_for
+
+LANES_BYTES = features.FEATURE_LANES_BYTES
+LANES = features.LANES
 
 
-def extract(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
-    """Stage 1 for the sessions [start, stop) of a batch."""
-    cdef const Batch* batch = <const Batch*> batch_address
-    cdef Session* session
-    cdef Round round
-    cdef Py_ssize_t i
+def variants():
+    """Numbers of the variants of `extract` that this processor can run; 0 is plain code."""
+    return [variant for variant in range(VARIANTS) if has_variant(variant)]
+
+
+def extract(size_t batch_address, Py_ssize_t start, Py_ssize_t stop, int variant=-1):
+    """Stage 1 for the sessions [start, stop) of a batch, by the fastest variant or by one of
+    `variants`."""
+    variant = variant_for(variant)
     with nogil:
-        for i in range(start, stop):
-            session = &batch.sessions[batch.slots[i]]
-            round = read_round(batch, i)
-            features.extract(
-                session, &batch.policies[session.policy], &round, batch.features_wanted,
-                features_of(batch, i),
-            )
+        features.extract_with(variant, <const Batch*> batch_address, start, stop)
 
 
 def ema(

@@ -16,7 +16,9 @@
 
 #if defined(__GNUC__)
 #define CELLIUM_INLINE static inline __attribute__((always_inline))
+#define NOT_INLINE __attribute__((noinline))
 #else
+#define NOT_INLINE
 #define CELLIUM_INLINE static inline
 #endif
 
@@ -91,22 +93,56 @@ CELLIUM_INLINE uint32_t equal_words_3(const uint32_t *words, uint32_t word)
 #endif
 }
 
-/* Bit i says whether words[i] equals one before it, for four words. */
-CELLIUM_INLINE uint32_t repeated_words_4(const uint32_t *words)
+/* Sixteen words: rows[k][i] = from[i][k] for k, i < 4, with rows `stride` words apart. */
+CELLIUM_INLINE void transpose(const void *const from[4], uint32_t *rows, size_t stride)
 {
 #if defined(__SSE2__)
-    const __m128i all = _mm_loadu_si128((const __m128i *)words);
-    const __m128i lag_1 = _mm_cmpeq_epi32(all, _mm_slli_si128(all, 4));
-    const __m128i lag_2 = _mm_cmpeq_epi32(all, _mm_slli_si128(all, 8));
-    const __m128i lag_3 = _mm_cmpeq_epi32(all, _mm_slli_si128(all, 12));
-    return ((uint32_t)_mm_movemask_ps(_mm_castsi128_ps(lag_1)) & 14)
-        | ((uint32_t)_mm_movemask_ps(_mm_castsi128_ps(lag_2)) & 12)
-        | ((uint32_t)_mm_movemask_ps(_mm_castsi128_ps(lag_3)) & 8);
+    const __m128i a = _mm_loadu_si128((const __m128i *)from[0]);
+    const __m128i b = _mm_loadu_si128((const __m128i *)from[1]);
+    const __m128i c = _mm_loadu_si128((const __m128i *)from[2]);
+    const __m128i d = _mm_loadu_si128((const __m128i *)from[3]);
+    const __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
+    const __m128i ab_high = _mm_unpackhi_epi32(a, b), cd_high = _mm_unpackhi_epi32(c, d);
+    _mm_storeu_si128((__m128i *)rows, _mm_unpacklo_epi64(ab, cd));
+    _mm_storeu_si128((__m128i *)(rows + stride), _mm_unpackhi_epi64(ab, cd));
+    _mm_storeu_si128((__m128i *)(rows + 2 * stride), _mm_unpacklo_epi64(ab_high, cd_high));
+    _mm_storeu_si128((__m128i *)(rows + 3 * stride), _mm_unpackhi_epi64(ab_high, cd_high));
 #else
-    const uint32_t a = words[0], b = words[1], c = words[2], d = words[3];
-    return (uint32_t)(b == a) << 1 | (uint32_t)(c == a || c == b) << 2
-        | (uint32_t)(d == a || d == b || d == c) << 3;
+    for (int i = 0; i < 4; i++) {
+        uint32_t words[4];
+        memcpy(words, from[i], sizeof words);
+        for (int k = 0; k < 4; k++)
+            rows[(size_t)k * stride + (size_t)i] = words[k];
+    }
 #endif
+}
+
+/* Fields of 8 or 16 bits, side by side in memory, as a word: place of the k-th. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define PLACE_OF_PART(bits, k) (32 - (bits) * ((k) + 1))
+#else
+#define PLACE_OF_PART(bits, k) ((bits) * (k))
+#endif
+
+CELLIUM_INLINE uint32_t byte_of(uint32_t word, int k)
+{
+    return word >> PLACE_OF_PART(8, k) & 0xFF;
+}
+
+CELLIUM_INLINE uint32_t half_of(uint32_t word, int k)
+{
+    return word >> PLACE_OF_PART(16, k) & 0xFFFF;
+}
+
+CELLIUM_INLINE uint32_t of_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    return a << PLACE_OF_PART(8, 0) | b << PLACE_OF_PART(8, 1) | c << PLACE_OF_PART(8, 2)
+        | d << PLACE_OF_PART(8, 3);
+}
+
+CELLIUM_INLINE uint32_t of_halves(uint32_t a, uint32_t b)
+{
+    return a << PLACE_OF_PART(16, 0) | b << PLACE_OF_PART(16, 1);
 }
 
 /* `value`, but not below `low`, not above `high`: one instruction each, no branch. */
@@ -118,6 +154,11 @@ CELLIUM_INLINE double at_least(double value, double low)
 CELLIUM_INLINE double at_most(double value, double high)
 {
     return value > high ? high : value;
+}
+
+CELLIUM_INLINE double clip(double value, double low, double high)
+{
+    return at_most(at_least(value, low), high);
 }
 
 /* The nearest whole number, halves to the even one, for |value| below 2**51: rint as two

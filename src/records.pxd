@@ -6,47 +6,51 @@
 # c) Counters saturate at the top of their type instead of wrapping.
 # d) Formulas compute in double. A float field only feeds a statistic (progress history) or adds
 #    up small parts (private posterior).
+#
+# The C headers here work on these records too. So the records have plain names in C, and Cython
+# includes the headers behind them.
+# cython: preliminary_late_includes_cy28=True
 
 from libc.stdint cimport (
     int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 
 cdef enum:
-    WINDOW = 12     # calls kept
-    RUN_WINDOW = 10     # calls searched for runs and failures in a row
-    HISTORY = 10    # progress scores kept
-    SIZES = 5       # result sizes kept
-    RECENT = 4      # calls that the progress score looks at
-    LAGS = 3        # distances at which calls are compared
+    WINDOW "WINDOW" = 12     # calls kept
+    RUN_WINDOW "RUN_WINDOW" = 10     # calls searched for runs and failures in a row
+    HISTORY "HISTORY" = 10    # progress scores kept
+    SIZES "SIZES" = 5       # result sizes kept
+    RECENT "RECENT" = 4      # calls that the progress score looks at
+    LAGS "LAGS" = 3        # distances at which calls are compared
     ARMS = 5        # actions
     MAX_STEPS = 4   # longest n-step return
-    RULES = 16
+    RULES "RULES" = 16
     MAX_FREQUENT_TOOLS = 16
     NOT_LEARNING = 15       # pending decision that no return is credited to
 
 # Actions, in the order of their codes.
 cdef enum:
-    CONTINUE
+    CONTINUE "CONTINUE"
     RETRY
     REDIRECT
-    COMPRESS
+    COMPRESS "COMPRESS"
     TERMINATE
 
 # Flags of a call.
 cdef enum:
-    CALL_ERROR = 1
-    CALL_EMPTY = 2
+    CALL_ERROR "CALL_ERROR" = 1
+    CALL_EMPTY "CALL_EMPTY" = 2
 
 # Flags of a session.
 cdef enum:
     SESSION_OPEN = 1
     SESSION_DONE = 2        # a terminate was decided
     SESSION_PRIVATE = 4     # owns its posterior
-    SESSION_OUTPUTS = 8     # has had two output texts since its task began
+    SESSION_OUTPUTS "SESSION_OUTPUTS" = 8     # has had two output texts since its task began
 
 # What happened just before a round.
 cdef enum:
-    EVENT_NONE
+    EVENT_NONE "EVENT_NONE"
     EVENT_USER_MESSAGE
     EVENT_COMPACTION
 
@@ -62,7 +66,7 @@ cdef enum:
 
 
 # Prior and decay of one posterior.
-ctypedef struct Prior:
+ctypedef struct Prior "Prior":
     double alpha            # Beta(alpha, beta) at the start, > 0
     double beta
     double target_alpha     # decay moves the posterior towards this
@@ -72,7 +76,7 @@ ctypedef struct Prior:
 
 
 # Posterior shared by the sessions of a pool.
-ctypedef struct Pool:
+ctypedef struct Pool "Pool":
     double alpha[ARMS]
     double beta[ARMS]
     uint64_t updates[ARMS]
@@ -81,7 +85,7 @@ ctypedef struct Pool:
 
 
 # What one call adds to one arm of a pool: integers, so that the sum has no order.
-ctypedef struct Increment:
+ctypedef struct Increment "Increment":
     int64_t alpha           # in units of 2**-32
     int64_t beta            # in units of 2**-32
     int64_t updates
@@ -89,7 +93,7 @@ ctypedef struct Increment:
 
 # One row of parameters. Names are those of cellium_fast.policy.Policy; a threshold of rule R
 # is called R_<name>.
-ctypedef struct Policy:
+ctypedef struct Policy "Policy":
     # features
     double ema_alpha                    # (0, 1]
     uint8_t empty_is_unproductive
@@ -156,38 +160,39 @@ ctypedef struct Policy:
     Prior prior                         # of private posteriors
 
 
-# At most five lines of cache. Fields that one step reads together lie together.
-ctypedef struct Session:
+# At most five lines of cache. Fields that one step reads together lie together; from same_call to
+# policy they are the twelve words that gather.h moves in blocks.
+ctypedef struct Session "Session":
     uint64_t uid                # number in opening order: part of every random number's counter
     int64_t context_limit       # tokens; <= 0 unknown
     int64_t context_tokens      # tokens; -1 never told
     double trend                # EMA of the progress differences
     double progress             # newest progress score
-    uint32_t generation         # times this slot was closed
-    uint32_t round              # rounds so far
-    uint32_t round_limit        # 0 = none
-    uint32_t output             # mixed hash of the newest output text
-    uint8_t flags
-    uint8_t window_count        # calls in the window
-    uint8_t history_count       # scores in the history, the opening 0.0 and the newest included
-    uint8_t output_run          # equal outputs up to the newest, capped at RUN_WINDOW
-    uint8_t failed_rounds       # rounds in a row whose calls all failed, capped at RUN_WINDOW
-    uint8_t updates[ARMS]       # of the private posterior
-    uint16_t policy             # row of the fleet's policies
-    uint16_t pool               # row of the fleet's pools
-    uint16_t stuck              # stuck iterations
-    uint16_t decision_stuck     # as the newest decision saw it
-    uint16_t pending            # 4 bits each: actions of the last decisions, or NOT_LEARNING
-    uint16_t updates_since_decay    # of the private posterior
-    uint16_t error_bits
-    uint16_t empty_bits
-    uint16_t twins              # 4 bits each: distance from a call back to one like it, 0 = none
-    uint32_t same_signature     # bits i, 10 + i, 20 + i: call i has that of the call 1, 2, 3 before
-    uint32_t same_call          # the same of signature and result
+    uint32_t same_call          # bit i, 10 + i, 20 + i: call i equals the call 1, 2, 3 before it
+    uint32_t same_signature     # the same, without a look at results
     uint32_t calls              # whole session
     uint32_t errors             # whole session
     uint32_t empties            # whole session
     uint32_t error              # mixed hash of the newest error's result text
+    uint32_t output             # mixed hash of the newest output text
+    uint32_t round_limit        # 0 = none
+    uint16_t stuck              # stuck iterations
+    uint16_t twins              # 4 bits each: distance from a call back to one like it, 0 = none
+    uint16_t error_bits
+    uint16_t empty_bits
+    uint8_t window_count        # calls in the window
+    uint8_t history_count       # scores in the history, the opening 0.0 and the newest included
+    uint8_t output_run          # equal outputs up to the newest, capped at RUN_WINDOW
+    uint8_t failed_rounds       # rounds in a row whose calls all failed, capped at RUN_WINDOW
+    uint8_t flags
+    uint8_t repeated_tools      # bit i: a newer call has the tool of call i, of the newest RECENT
+    uint16_t policy             # row of the fleet's policies
+    uint32_t generation         # times this slot was closed
+    uint32_t round              # rounds so far
+    uint16_t pool               # row of the fleet's pools
+    uint16_t decision_stuck     # as the newest decision saw it
+    uint16_t pending            # 4 bits each: actions of the last decisions, or NOT_LEARNING
+    uint16_t updates_since_decay    # of the private posterior
     uint32_t size[SIZES]        # characters of result text
     uint32_t signature[LAGS]    # mixed hashes of tool and arguments
     uint32_t call[WINDOW - 1]   # mixed hashes of signature and result text together
@@ -196,10 +201,11 @@ ctypedef struct Session:
     uint32_t reward[MAX_STEPS]  # of the last rounds, in units of 2**-31: 0, 1/2 and 1 are exact
     float alpha[ARMS]           # private posterior
     float beta[ARMS]
+    uint8_t updates[ARMS]       # of the private posterior
 
 
 # What the rules see, and users too. All names are documented in docs/semantics.md.
-ctypedef struct Features:
+ctypedef struct Features "Features":
     double progress_score       # [0, 1]
     double progress_trend       # [-1, 1]
     double progress_trend_raw   # [-1, 1]
@@ -226,7 +232,7 @@ ctypedef struct Features:
 
 
 # The packed input of one session's round; arrays are the round's calls, oldest first.
-ctypedef struct Round:
+ctypedef struct Round "Round":
     Py_ssize_t calls
     const uint64_t* tool
     const uint64_t* signature
@@ -243,7 +249,7 @@ ctypedef struct Round:
 
 
 # A fleet's memory and, during a batch step, the columns in and out. NULL column = not given.
-ctypedef struct Batch:
+ctypedef struct Batch "Batch":
     Session* sessions
     const Policy* policies
     Pool* pools
@@ -269,26 +275,10 @@ ctypedef struct Batch:
     float* reward
     Features* features          # row i is at i & features_mask: all of N, or only a chunk's
     size_t features_mask
+    void* feature_lanes         # a chunk's FeatureLanes, as rules read them; NULL = read `features`
     uint8_t features_wanted     # by the caller, evidence and all; else by the rules alone
     double* draws               # (N, ARMS), NaN where nothing was drawn
     double* bias                # (N, ARMS), NaN for what was no candidate
-
-
-cdef inline uint32_t fold(uint64_t value) noexcept nogil:
-    # 64 bits of hash down to 32: multiplicative hashing, Knuth, "The Art of Computer
-    # Programming", vol. 3, section 6.4, after the high half is folded into the low one.
-    return <uint32_t>((value ^ value >> 32) * <uint64_t>0x9E3779B97F4A7C15 >> 32)
-
-
-cdef inline uint32_t mix(uint64_t value) noexcept nogil:
-    # As `fold`, but 0 stands for "none" and stays 0; nothing else becomes 0.
-    cdef uint32_t folded = fold(value)
-    return folded + ((folded == 0) & (value != 0))
-
-
-cdef inline uint32_t fold_pair(uint64_t first, uint64_t second) noexcept nogil:
-    # 32 bits of two hashes together.
-    return fold(first + <uint64_t>0xFF51AFD7ED558CCD * second)
 
 
 cdef inline bint several(uint8_t actions) noexcept nogil:
@@ -300,48 +290,21 @@ cdef inline uint32_t low_bits(int count) noexcept nogil:
     return (<uint32_t>1 << count) - 1 if count > 0 else 0
 
 
-cdef inline double clip(double value, double low, double high) noexcept nogil:
-    return at_most(at_least(value, low), high)
-
-
-cdef inline uint32_t add_saturating(uint32_t value, uint64_t more) noexcept nogil:
-    cdef uint64_t total = value + more
-    return <uint32_t>total if total < 0xFFFFFFFFu else 0xFFFFFFFFu
-
-
-cdef inline Round read_round(const Batch* batch, Py_ssize_t i) noexcept nogil:
-    cdef Round round
-    cdef int64_t first = batch.call_offsets[i] if batch.call_offsets else 0
-    round.calls = batch.call_offsets[i + 1] - first if batch.call_offsets else 0
-    round.tool = batch.call_tool + first if batch.call_tool else NULL
-    round.signature = batch.call_signature + first if batch.call_signature else NULL
-    round.result = batch.call_result + first if batch.call_result else NULL
-    round.flags = batch.call_flags + first if batch.call_flags else NULL
-    round.size = batch.call_size + first if batch.call_size else NULL
-    round.text = batch.text[i] if batch.text else 0
-    round.context_tokens = batch.context_tokens[i] if batch.context_tokens else -1
-    round.context_limit = batch.context_limit[i] if batch.context_limit else -1
-    round.progress = batch.progress[i] if batch.progress else NOT_GIVEN
-    round.reward = batch.reward_given[i] if batch.reward_given else NOT_GIVEN
-    round.success = batch.success[i] if batch.success else -1
-    round.event = batch.event[i] if batch.event else EVENT_NONE
-    return round
-
-
 cdef inline Features* features_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
     return &batch.features[<size_t>i & batch.features_mask]
 
-
-cdef extern from "math.h" nogil:
-    const float NOT_GIVEN "NAN"
 
 cdef extern from "machine.h" nogil:
     int lowest_bit(uint32_t bits)
     void prefetch(const void* start, size_t size)
     void shift_words(void* words, int count)
-    uint32_t equal_words(const uint32_t* words, uint32_t word)
-    uint32_t equal_words_3(const uint32_t* words, uint32_t word)
-    uint32_t repeated_words_4(const uint32_t* words)
     double at_least(double value, double low)
     double at_most(double value, double high)
+    double clip(double value, double low, double high)
     double nearest(double value)
+
+cdef extern from "mixing.h" nogil:
+    uint32_t mix(uint64_t value)
+
+cdef extern from "rounds.h" nogil:
+    Round read_round(const Batch* batch, Py_ssize_t i)

@@ -134,12 +134,14 @@ cdef class Batch:
         self.batch.reward = <float*> self.where(reward)
         self.batch.features = <records.Features*> self.where(features)
         self.batch.features_mask = <size_t> -1
+        self.batch.feature_lanes = NULL
         self.batch.features_wanted = features is not None
         self.batch.draws = <double*> self.where(draws)
         self.batch.bias = <double*> self.where(bias)
 
-    def with_scratch(self, features):
-        """This batch, with memory for the features of one chunk: a power of 2 rows.
+    def with_scratch(self, features, lanes):
+        """This batch, with memory for the features of one chunk: a power of 2 rows, and as many
+        lanes.
 
         Only a batch whose features nobody wants needs it; each thread needs its own.
         """
@@ -148,4 +150,5 @@ cdef class Batch:
         batch.kept.append(self)
         batch.batch.features = <records.Features*> batch.where(features)
         batch.batch.features_mask = <size_t> (len(features) - 1)
+        batch.batch.feature_lanes = <void*> batch.where(lanes)
         return batch

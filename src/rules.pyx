@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""Loops over the formulas of rules.pxd."""
+"""Loops over the formulas of rules.h."""
 
-from libc.stdint cimport uint32_t
-from records cimport Batch, Session, features_of
+from records cimport Batch
 cimport rules
+from variants cimport variant_for
 
 # In the order of their bits.
 RULES = (
@@ -15,17 +15,8 @@ RULES = (
 FIRST_PROPOSING = rules.FIRST_PROPOSING
 
 
-def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
-    """Stage 2 for the sessions [start, stop) of a batch."""
-    cdef const Batch* batch = <const Batch*> batch_address
-    cdef const Session* session
-    cdef uint32_t fired
-    cdef Py_ssize_t i
+def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop, int variant=-1):
+    """Stage 2 for the sessions [start, stop) of a batch; `variant` as in stage 1."""
+    variant = variant_for(variant)
     with nogil:
-        for i in range(start, stop):
-            session = &batch.sessions[batch.slots[i]]
-            batch.candidates[i] = rules.evaluate(
-                features_of(batch, i), &batch.policies[session.policy], &fired
-            )
-            if batch.rules:
-                batch.rules[i] = fired
+        rules.evaluate_with(variant, <const Batch*> batch_address, start, stop)

@@ -89,7 +89,7 @@ cdef inline void step(
     cdef const Policy* policy = &batch.policies[session.policy]
     out.reward = <float>feedback.evaluate(session, policy, round)
     learning.learn(session, policy, increments)
-    features.extract(session, policy, round, True, &out.features)
+    features.extract(session, policy, round, &out.features)
     out.candidates = rules.evaluate(&out.features, policy, &out.rules)
     out.tiebreak = several(out.candidates)
     out.action = <uint8_t>bandit.choose(

@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""Loops over the formulas of window.pxd."""
+"""Loops over the formulas of window.h."""
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from records cimport RUN_WINDOW, mix
-from window cimport equal_neighbours, longest_run, run_score
+from window cimport equal_neighbours, longest_run_length, run_score
 
 
 def repetition_scores(
@@ -11,7 +11,7 @@ def repetition_scores(
 ):
     """Score of the longest run among the last calls of each row, newest call last."""
     cdef Py_ssize_t i
-    cdef int k, count, newest
+    cdef int k, count
     cdef uint32_t recent[RUN_WINDOW]
     with nogil:
         for i in range(signatures.shape[0]):
@@ -19,6 +19,6 @@ def repetition_scores(
             for k in range(count):
                 recent[k] = mix(signatures[i, lengths[i] - 1 - k])
             out[i] = (
-                run_score(longest_run(equal_neighbours(recent, count), &newest))
+                run_score(longest_run_length(equal_neighbours(recent, count)))
                 if count else 0.0
             )
