@@ -11,7 +11,7 @@ from libc.math cimport NAN
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from records cimport (
-    ARMS, CONTINUE, SESSION_DONE, Batch, Features, Increment, Round, Session,
+    ARMS, CONTINUE, SESSION_DONE, Batch, Features, Increment, Round, Session, prefetch,
 )
 from step cimport Outcome
 cimport features
@@ -21,6 +21,9 @@ cimport step
 from cellium_fast._ingest import Packer
 from cellium_fast._records import FEATURES as FEATURES_DTYPE
 from cellium_fast._records import address_of
+
+cdef enum:
+    AHEAD = 16      # records fetched before they are looked at
 
 ID_OK = step.ID_OK
 ID_UNKNOWN = step.ID_UNKNOWN
@@ -67,6 +70,8 @@ def find_slots(
     cdef bint rising = True
     with nogil:
         for i in range(ids.shape[0]):
+            if i + AHEAD < ids.shape[0]:
+                prefetch(&batch.sessions[step.slot_of(ids[i + AHEAD])].generation, 1)
             id = ids[i]     # once: what was checked is what is used
             problem = step.check_id(batch.sessions, used, id)
             if problem != step.ID_OK:
