@@ -291,8 +291,8 @@ CELLIUM_INLINE void evaluate_group(
 
 /* --- Variants --- */
 
-/* A group's stage 1, and stage 2, compiled with `attributes`. Of the loop over the groups, compilers
-   would make one with the loops over the lanes, and no vector code. */
+/* A group's stage 1, and stage 2, compiled with `attributes`. Of the loop over the groups,
+   compilers would make one with the loops over the lanes, and no vector code. */
 #define STAGE_VARIANT(variant, attributes)                                                         \
     attributes static void extract_##variant(                                                      \
         const Batch *batch, Py_ssize_t row, int count, FeatureLanes *to)                           \
