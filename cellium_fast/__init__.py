@@ -24,6 +24,7 @@ from cellium_fast.errors import (
     InputError,
     MissingColumnError,
     PolicyError,
+    ReentryError,
     SessionError,
     UnknownNameError,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "Policy",
     "PolicyError",
     "Posterior",
+    "ReentryError",
     "Round",
     "RoundBatch",
     "Session",

@@ -1,9 +1,9 @@
-from threading import RLock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cellium_fast._spans import Turn
 from cellium_fast.decision import Decision, Setting
 from cellium_fast.memory import Memory
 from cellium_fast.names import Names
@@ -70,7 +70,7 @@ class Stepper:
         *,
         memory: Memory,
         names: Names,
-        lock: RLock,
+        lock: Turn,
         increments: NDArray[Any],
         decision: type[Decision],
     ) -> None: ...

@@ -48,6 +48,10 @@ class SessionError(InputError):
     """A session id is unknown, closed, or stands twice in one batch."""
 
 
+class ReentryError(CelliumError, RuntimeError):
+    """A fleet was called from within a call of its own, by a finalizer or a signal handler."""
+
+
 class MissingColumnError(CelliumError, AttributeError):
     """A column of `Decisions` that the step was not asked for."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
@@ -10,7 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _feedback, _records, _step, arguments, checks, pipeline
+from cellium_fast import _feedback, _records, _spans, _step, arguments, checks, pipeline
 from cellium_fast.decision import Decision, Decisions, Setting
 from cellium_fast.errors import InputError, SessionError, shown
 from cellium_fast.memory import Memory
@@ -77,7 +76,7 @@ class Fleet:
         self._names = Names()
         self._settings = [Setting(policy, self._names) for policy in self._policies.values()]
 
-        self._lock = threading.RLock()
+        self._lock = _spans.Turn()
         self._handles: WeakValueDictionary[int, Session] = WeakValueDictionary()
         self._increments = pipeline.no_increments(len(self._pools))
         self._stepper = _step.Stepper()
@@ -210,7 +209,7 @@ class Fleet:
         outcomes = arguments.outcomes(success, len(checked))
         with self._lock:
             slots = self._memory.slots_of(checked)
-            pipeline.close(self._memory.batch(slots).address, outcomes, self._increments)
+            pipeline.close(self._memory.batch(slots), outcomes, self._increments)
             self._memory.free_slots(slots)
 
     # --- stepping --------------------------------------------------------------------------------
@@ -248,7 +247,9 @@ class Fleet:
         Notes
         -----
         An exception from a signal handler, such as Ctrl-C, can end the call with some sessions of
-        the batch stepped and others not; the fleet stays usable.
+        the batch stepped, or partly, and others not; the fleet stays usable. A finalizer or signal
+        handler that runs within a call of the fleet and calls it gets a ReentryError. A process
+        that was forked while another thread was in a call cannot use the fleet.
 
         Examples
         --------
@@ -290,7 +291,7 @@ class Fleet:
             batch = self._memory.batch(slots, columns)
             batch.set_output(**decisions.columns())
             spans = pipeline.spans_of(len(slots), self._threads)
-            pipeline.step(batch, len(slots), self._increments, spans)
+            pipeline.step(batch, len(slots), self._increments, spans, self._lock.helpers)
             for place, handle in handles:
                 handle._take(decisions.record(place))
             if decisions is not result:
@@ -306,7 +307,8 @@ class Fleet:
         checked = arguments.session_ids(ids)
         with self._lock:
             slots = self._memory.slots_of(checked)
-            _feedback.user_message(self._memory.batch(slots).address, len(slots))
+            batch = self._memory.batch(slots)     # which lives as long as its address is used
+            _feedback.user_message(batch.address, len(slots))
             for _, handle in self._handles_of(checked, slots):
                 handle._take(self._opening_of(handle.id))
 
@@ -369,9 +371,9 @@ class Fleet:
 
     # --- for Session -----------------------------------------------------------------------------
     def _opening_of(self, session_id: int) -> _step.DecisionRecord:
-        with self._lock:
-            slot = self._memory.slot_of(session_id)
-            return _step.opening(self._memory.base.address, slot)
+        # With the lock.
+        slot = self._memory.slot_of(session_id)
+        return _step.opening(self._memory.base.address, slot)
 
     def _handles_of(
         self, ids: NDArray[np.int64], slots: NDArray[np.int64]

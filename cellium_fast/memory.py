@@ -81,7 +81,8 @@ class Memory:
 
     def free_slots(self, slots: Slots) -> None:
         """Close the sessions in these slots and keep the slots for later ones."""
-        _step.close_sessions(self.batch(slots).address, len(slots))
+        batch = self.batch(slots)       # which lives as long as its address is used
+        _step.close_sessions(batch.address, len(slots))
         reusable = slots[self.sessions["generation"][slots] < LAST_GENERATION]
         count = self._free_count + len(reusable)
         if count > len(self._free):

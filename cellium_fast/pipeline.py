@@ -55,19 +55,25 @@ def no_increments(pools: int) -> NDArray[Any]:
     return np.zeros((pools, len(_records.ACTIONS)), _records.INCREMENT)
 
 
-def close(batch: int, outcomes: NDArray[np.int8], increments: NDArray[Any]) -> None:
+def close(
+    batch: _records.Batch, outcomes: NDArray[np.int8], increments: NDArray[Any]
+) -> None:
     """Let a batch's sessions learn from what is pending; then their pools count them and decay.
 
     `increments` are of nothing, before and after.
     """
     address = _records.address_of(increments)
-    _learning.finish(batch, outcomes, address)
-    _learning.apply_increments(batch, address, len(increments))
-    _learning.close_sessions(batch, len(outcomes))
+    _learning.finish(batch.address, outcomes, address)
+    _learning.apply_increments(batch.address, address, len(increments))
+    _learning.close_sessions(batch.address, len(outcomes))
 
 
-def step(batch: _records.Batch, size: int, increments: NDArray[Any], spans: int) -> None:
+def step(
+    batch: _records.Batch, size: int, increments: NDArray[Any], spans: int, helpers: set[int]
+) -> None:
     """Step a batch of `size` sessions in spans, each in a thread of its own; the first one here.
+
+    `helpers` holds the idents of the other threads while they run.
 
     Each span learns into increments of its own. They are sums of integers, so neither the number
     of spans nor their order shows in the total: the answer does not depend on it. `increments`
@@ -79,7 +85,7 @@ def step(batch: _records.Batch, size: int, increments: NDArray[Any], spans: int)
         _spans.run_spans([
             partial(step_span, batch, bounds[place], bounds[place + 1], learned[place])
             for place in range(spans)
-        ])
+        ], helpers)
     finally:
         # Whatever interrupts the step: what was learned so far is not lost.
         total = increments.view(np.int64)

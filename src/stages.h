@@ -217,10 +217,14 @@ CELLIUM_INLINE void read_row(const Features *restrict row, FeatureLanes *restric
 {
     to->progress_score[i] = row->progress_score;
     to->progress_trend[i] = row->progress_trend;
+    to->progress_trend_raw[i] = row->progress_trend_raw;
     to->trend_confidence[i] = row->trend_confidence;
     to->context_ratio[i] = row->context_ratio;
     to->repetition_score[i] = row->repetition_score;
+    to->error_rate[i] = row->error_rate;
+    to->empty_rate[i] = row->empty_rate;
     to->result_quality[i] = row->result_quality;
+    to->run_length[i] = row->run_length;
     to->rounds_left[i] = row->rounds_left;
     to->stuck_iterations[i] = row->stuck_iterations;
     to->cycle[i] = row->cycle;

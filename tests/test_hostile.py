@@ -1,5 +1,6 @@
 """Objects and callers that misbehave: no crash, no state of another session touched."""
 
+import gc
 import signal
 import subprocess
 import sys
@@ -11,7 +12,18 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cellium_fast import Fleet, InputError, Policy, Posterior, Round, RoundBatch, ToolCall, _spans
+from cellium_fast import (
+    Fleet,
+    InputError,
+    Policy,
+    Posterior,
+    ReentryError,
+    Round,
+    RoundBatch,
+    ToolCall,
+    _spans,
+    pipeline,
+)
 from cellium_fast._rules import RULES
 from cellium_fast.action import Action
 from cellium_fast.decision import Cause, cause_of
@@ -289,10 +301,90 @@ def test_the_first_failure_of_a_span_is_raised_when_all_have_ended():
         raise ValueError(place)
 
     with pytest.raises(ValueError, match="0"):
-        _spans.run_spans([partial(fail, place) for place in range(4)])
+        _spans.run_spans([partial(fail, place) for place in range(4)], helpers := set())
     assert sorted(ended) == [0, 1, 2, 3]
-    _spans.run_spans([partial(ended.append, 4)] * 3)
+    assert not helpers
+    _spans.run_spans([partial(ended.append, 4)] * 3, helpers)
     assert ended[4:] == [4, 4, 4]
+
+
+class Owner:
+    """Closes its session when it is collected, as users' own classes may."""
+
+    def __init__(self, fleet, refused):
+        self.fleet, self.refused = fleet, refused
+        self.session = fleet.session()
+        self.circle = self      # so that only the collector ends it
+
+    def __del__(self):
+        try:
+            self.session.close()
+        except ReentryError:
+            self.refused.append(threading.get_ident())
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_finalizer_within_a_step_is_refused_instead_of_waiting_for_ever(threads, monkeypatch):
+    fleet = Fleet(threads=threads)
+    ids = fleet.open(20_000)
+    rounds = RoundBatch(context_tokens=np.zeros(20_000, np.int64))
+    step_chunk, refused, spans = pipeline.step_chunk, [], set()
+
+    def collecting(*chunk):
+        spans.add(threading.get_ident())
+        gc.collect()
+        step_chunk(*chunk)
+
+    owners = [Owner(fleet, refused) for _ in range(3)]
+    names = [owner.session.id for owner in owners]
+    monkeypatch.setattr(pipeline, "step_chunk", collecting)
+    del owners
+    fleet.step(ids, rounds)
+    assert len(refused) == 3
+    assert set(refused) <= spans
+    assert not fleet.done(names).any()      # the fleet works, and they are still open
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signals on this system")
+def test_a_signal_handler_within_a_step_is_refused():
+    fleet = Fleet(threads=2)
+    ids = fleet.open(20_000)
+    rounds = RoundBatch(context_tokens=np.zeros(20_000, np.int64))
+    before = signal.signal(signal.SIGALRM, lambda *_: fleet.open(100_000))
+    refused = 0
+    try:
+        for turn in range(200):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + turn % 40))
+                fleet.step(ids, rounds)
+            except ReentryError as error:
+                assert "cannot call the fleet" in str(error)
+                refused += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if refused > 5:
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert refused
+    assert len(fleet.step(ids, rounds)) == 20_000
+
+
+def test_two_threads_with_a_fleet_each_do_not_meet():
+    code = (
+        "import sys, threading, time, cellium_fast as c\n"
+        "sys.setswitchinterval(1e-5)\n"
+        "end = time.monotonic() + 3\n"
+        "def work():\n"
+        "    fleet = c.Fleet(threads=1); ids = fleet.open(9)\n"
+        "    while time.monotonic() < end:\n"
+        "        fleet.step(ids, c.RoundBatch()); fleet.user_message(ids)\n"
+        "        fleet.close(ids); ids = fleet.open(9)\n"
+        "threads = [threading.Thread(target=work) for _ in range(2)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]; print('done')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_a_fleet_steps_in_a_thread_that_outlives_the_main_one():
