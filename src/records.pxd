@@ -285,11 +285,6 @@ cdef inline bint several(uint8_t actions) noexcept nogil:
     return (actions & (actions - 1)) != 0
 
 
-cdef inline uint32_t low_bits(int count) noexcept nogil:
-    # A mask of `count` bits; none for a negative count.
-    return (<uint32_t>1 << count) - 1 if count > 0 else 0
-
-
 cdef inline Features* features_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
     return &batch.features[<size_t>i & batch.features_mask]
 
@@ -298,8 +293,6 @@ cdef extern from "machine.h" nogil:
     int lowest_bit(uint32_t bits)
     void prefetch(const void* start, size_t size)
     void shift_words(void* words, int count)
-    double at_least(double value, double low)
-    double at_most(double value, double high)
     double clip(double value, double low, double high)
     double nearest(double value)
 
