@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -19,6 +19,11 @@ Saturation = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Trend = Annotated[float, Field(strict=True, ge=-1, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=0xFFFF)]
 RunCount = Annotated[int, Field(strict=True, ge=1, le=_records.RUN_WINDOW)]
+Streak = Annotated[int, Field(strict=True, ge=1, le=254)]
+WindowCount = Annotated[int, Field(strict=True, ge=1, le=_records.WINDOW)]
+Characters = Annotated[int, Field(strict=True, ge=0, le=0xFFFF)]
+Places = Annotated[int, Field(strict=True, ge=1, le=16)]
+ToolLimit = Literal["poll", "exempt"] | Streak
 Shape = Annotated[float, Field(strict=True, ge=1e-3, le=1e6, allow_inf_nan=False)]
 Factor = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
 BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]

@@ -17,16 +17,21 @@ from cellium_fast.action import Action, mask_of
 from cellium_fast.errors import PolicyError, UnknownNameError, shown
 from cellium_fast.parameters import (
     BelowOne,
+    Characters,
     Count,
     Factor,
     Fraction,
     Parameters,
+    Places,
     PolicyAction,
     PositiveFraction,
     RunCount,
     Saturation,
     Shape,
+    Streak,
+    ToolLimit,
     Trend,
+    WindowCount,
     merged,
     with_text_keys,
 )
@@ -55,18 +60,31 @@ class ProposingRule(Rule):
         return self
 
 
-class OutputLoop(Rule):
-    """Fires when the newest output text repeats, `repeats` times in a row."""
+class LastResort(Rule):
+    """What a rule that forces an end to a loop has besides."""
+
+    after_redirect: StrictBool = Field(
+        default=True, description="It fires only once a redirect was given and not heeded."
+    )
+
+
+class OutputLoop(LastResort):
+    """Fires when the newest output text repeats, `repeats` times in a row.
+
+    With `idle_only`, not in a round that brought news.
+    """
 
     actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
     repeats: RunCount = 5
+    idle_only: StrictBool = True
 
 
 class ContextExhausted(Rule):
-    """Fires when tokens / limit reaches `saturation`."""
+    """Fires when tokens / limit reaches `saturation`, `rounds` in a row."""
 
     actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
     saturation: Saturation = 0.95
+    rounds: Streak = 3
 
 
 class RoundLimit(Rule):
@@ -75,7 +93,7 @@ class RoundLimit(Rule):
     actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
 
 
-class FailureWall(Rule):
+class FailureWall(LastResort):
     """Fires on `failures` in a row with trend below `trend` or stuck from `stuck`."""
 
     actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
@@ -84,9 +102,10 @@ class FailureWall(Rule):
     stuck: Count = 10
 
 
-class TrueStagnation(Rule):
+class TrueStagnation(LastResort):
     """Fires when stuck (but not in [pause_from, pause_to)) on a surely falling trend."""
 
+    enabled: StrictBool = False
     actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
     stuck: Count = 5
     pause_from: Count = 12
@@ -101,7 +120,7 @@ class TrueStagnation(Rule):
         return self
 
 
-class BadCycle(Rule):
+class BadCycle(LastResort):
     """Fires on a cycle of poor results, trend falling or stuck from `stuck`."""
 
     actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
@@ -110,14 +129,14 @@ class BadCycle(Rule):
 
 
 class ContextHigh(ProposingRule):
-    """Fires when tokens / limit reaches `saturation`."""
+    """Fires when tokens / limit reaches `saturation`, while compress is ready."""
 
     actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
     saturation: Saturation = 0.75
 
 
 class ContextCritical(ProposingRule):
-    """Fires when tokens / limit reaches `saturation`."""
+    """Fires when tokens / limit reaches `saturation`, while compress is ready if it proposes that."""
 
     actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
     alone: StrictBool = True
@@ -127,14 +146,15 @@ class ContextCritical(ProposingRule):
 class FailureChain(ProposingRule):
     """Fires on `failures` in a row."""
 
-    actions: tuple[PolicyAction, ...] = (Action.RETRY, Action.REDIRECT)
-    failures: RunCount = 4
+    actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
+    alone: StrictBool = True
+    failures: RunCount = 5
 
 
 class ProlongedStagnation(ProposingRule):
     """Fires when stuck from `stuck`, unless on a plateau."""
 
-    actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
+    actions: tuple[PolicyAction, ...] = (Action.RETRY,)
     stuck: Count = 5
 
 
@@ -142,15 +162,17 @@ class ToolCycle(ProposingRule):
     """Fires on a cycle of calls; proposes compress too from saturation `compress_from`."""
 
     actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
-    compress_from: Saturation | None = 0.5
+    alone: StrictBool = True
+    compress_from: Saturation | None = None
 
 
 class ToolRepetition(ProposingRule):
     """Fires on a repetition score above `repetition`; compress as in `ToolCycle`."""
 
     actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
+    alone: StrictBool = True
     repetition: Fraction = 0.7
-    compress_from: Saturation | None = 0.5
+    compress_from: Saturation | None = None
 
 
 class MildStagnation(ProposingRule):
@@ -189,8 +211,113 @@ class Progressing(Rule):
     yields: StrictBool = True
 
 
+class RedirectsIgnored(Rule):
+    """Fires when redirect is proposed once more and `redirects` were not heeded."""
+
+    actions: tuple[PolicyAction, ...] = (Action.TERMINATE,)
+    redirects: Streak = 5
+
+
+class RedirectingRule(ProposingRule):
+    """What the rules have that leave one right action: another way."""
+
+    actions: tuple[PolicyAction, ...] = (Action.REDIRECT,)
+    alone: StrictBool = True
+
+
+class CompressionFailed(RedirectingRule):
+    """Fires in a critical context that compress did not help."""
+
+
+class TransientFailure(ProposingRule):
+    """Fires when all calls failed by what may pass, for less than `patience` rounds in a row."""
+
+    actions: tuple[PolicyAction, ...] = (Action.RETRY,)
+    alone: StrictBool = True
+    patience: Streak = 6
+
+
+class TransientPersists(RedirectingRule):
+    """Fires when all calls failed by what may pass, `rounds` in a row."""
+
+    rounds: Streak = 6
+
+
+class RepeatedRound(RedirectingRule):
+    """Fires on `repeats` equal rounds in a row; on `slight_repeats` if their results are slight."""
+
+    repeats: Streak = 3
+    slight_repeats: Streak = 4
+
+
+class RepeatedCall(RedirectingRule):
+    """Fires on `calls` equal ones in the window, in `rounds` without information."""
+
+    calls: WindowCount = 4
+    rounds: Streak = 3
+
+
+class RepeatedResult(RedirectingRule):
+    """Fires on `results` equal ones in the window, in `rounds` without information."""
+
+    results: WindowCount = 5
+    rounds: Streak = 3
+
+
+class RepeatedError(RedirectingRule):
+    """Fires on the same masked error in `errors` rounds in a row, whatever the arguments."""
+
+    errors: Streak = 3
+
+
+class NoInformation(RedirectingRule):
+    """Fires on `rounds` without information."""
+
+    rounds: Streak = 5
+
+
+class LittleInformation(RedirectingRule):
+    """Fires on `rounds` with no or little information."""
+
+    rounds: Streak = 8
+
+
+class MostlyFailing(RedirectingRule):
+    """Fires on `failures` among the calls of the window, in `rounds` without information."""
+
+    failures: WindowCount = 9
+    rounds: Streak = 2
+
+
+class RepeatedText(RedirectingRule):
+    """Fires on `texts` in a row that are nearly the one before, in rounds without news."""
+
+    texts: Streak = 5
+
+
+class Idle(RedirectingRule):
+    """Fires on `rounds` in a row without a call, or `blank` without a text either."""
+
+    rounds: Streak = 8
+    blank: Streak = 5
+
+
+class LoopSuspected(ProposingRule):
+    """Fires on the first signs of what the rules above redirect for, while none of them does."""
+
+    actions: tuple[PolicyAction, ...] = (Action.RETRY,)
+    alone: StrictBool = True
+    rounds: Streak = 2
+    errors: Streak = 2
+    no_information: Streak = 3
+    failures: Streak = 3
+    texts: Streak = 3
+    idle: Streak = 4
+    blank: Streak = 3
+
+
 class Rules(Parameters):
-    """The sixteen rules; a rule's bit is its place here. The first six force, the rest propose."""
+    """The thirty rules; a rule's bit is its place here. `FORCING` ones force, the others propose."""
 
     output_loop: OutputLoop = OutputLoop.defaults()
     context_exhausted: ContextExhausted = ContextExhausted.defaults()
@@ -208,12 +335,26 @@ class Rules(Parameters):
     moderate_stagnation: ModerateStagnation = ModerateStagnation.defaults()
     slow_progress: SlowProgress = SlowProgress.defaults()
     progressing: Progressing = Progressing.defaults()
+    redirects_ignored: RedirectsIgnored = RedirectsIgnored.defaults()
+    compression_failed: CompressionFailed = CompressionFailed.defaults()
+    transient_failure: TransientFailure = TransientFailure.defaults()
+    transient_persists: TransientPersists = TransientPersists.defaults()
+    repeated_round: RepeatedRound = RepeatedRound.defaults()
+    repeated_call: RepeatedCall = RepeatedCall.defaults()
+    repeated_result: RepeatedResult = RepeatedResult.defaults()
+    repeated_error: RepeatedError = RepeatedError.defaults()
+    no_information: NoInformation = NoInformation.defaults()
+    little_information: LittleInformation = LittleInformation.defaults()
+    mostly_failing: MostlyFailing = MostlyFailing.defaults()
+    repeated_text: RepeatedText = RepeatedText.defaults()
+    idle: Idle = Idle.defaults()
+    loop_suspected: LoopSuspected = LoopSuspected.defaults()
 
     @model_validator(mode="after")
     def _forcing_rules_force_one_action(self) -> Self:
         for place, name in enumerate(type(self).model_fields):
             rule: Rule = getattr(self, name)
-            if place < _rules.FIRST_PROPOSING and len(rule.actions) != 1:
+            if _rules.FORCING >> place & 1 and len(rule.actions) != 1:
                 raise ValueError(f"{name} forces: its actions must be exactly one")
             if len(set(rule.actions)) != len(rule.actions):
                 raise ValueError(f"{name}: an action stands twice in its actions")
@@ -297,8 +438,26 @@ class Policy(Parameters):
     newest_run_only: StrictBool = Field(
         default=True, description="Repetition: only the run that ends at the newest call."
     )
+    see_through_volatile: StrictBool = Field(
+        default=True, description="A call's shape stands in for its signature."
+    )
     count_failures: Literal["calls", "rounds"] = "rounds"
+    count_cycles: Literal["calls", "rounds"] = "rounds"
     frequent_tools: tuple[str, ...] = Field(default=(), max_length=_records.MAX_FREQUENT_TOOLS)
+    slight_result: Characters = 12
+    slight_error: Characters = 32
+    near_duplicate: Places = 12
+    tool_limits: dict[str, ToolLimit] = Field(
+        default_factory=dict, max_length=_records.MAX_LIMITED_TOOLS,
+        description="How often in a row a round of a tool may be repeated before it is a loop.",
+    )
+    zero_tokens_unknown: StrictBool = True
+    compress_cooldown: Streak = 3
+    compress_tries: Streak | None = 2
+    loop_detection: StrictBool = True
+    repeat_interval: Streak = Field(
+        default=5, description="Rounds after which unchanged advice is given again."
+    )
     rules: Rules = Rules.defaults()
     tie_break: Literal["thompson", "greedy", "first"] = "thompson"
     bias: Bias = Bias.defaults()
@@ -384,9 +543,17 @@ class Policy(Parameters):
         record = np.zeros(1, _records.POLICY)
         row = record[0]
         for name in ("ema_alpha", "empty_is_unproductive", "stale_is_unproductive",
-                     "match_results", "newest_run_only", "n_step", "gamma"):
+                     "match_results", "newest_run_only", "see_through_volatile", "slight_result",
+                     "slight_error", "near_duplicate", "zero_tokens_unknown",
+                     "compress_cooldown", "n_step", "gamma"):
             row[name] = getattr(self, name)
         row["count_failed_rounds"] = self.count_failures == "rounds"
+        row["count_round_cycles"] = self.count_cycles == "rounds"
+        row["compress_tries"] = math.inf if self.compress_tries is None else self.compress_tries
+        row["limited_tool_count"] = len(self.tool_limits)
+        for place, (tool, limit) in enumerate(self.tool_limits.items()):
+            row["limited_tools"][place] = _records.mix(_ingest.hash_tool(tool))
+            row["tool_limits"][place] = TOOL_LIMITS.get(limit, limit)
         row["frequent_tool_count"] = len(self.frequent_tools)
         for place, tool in enumerate(self.frequent_tools):
             row["frequent_tools"][place] = _records.mix(_ingest.hash_tool(tool))
@@ -396,6 +563,8 @@ class Policy(Parameters):
         row["learn_from_all"] = self.learn_from == "all"
         for bit, name in enumerate(_rules.RULES):
             _fill_rule(row, bit, name, getattr(self.rules, name))
+        if not self.loop_detection:
+            row["rules_enabled"] &= ~np.uint32(_rules.LOOP_RULES)
         for name, value in self.bias:
             row[name if name.startswith("cold") else f"bias_{name}"] = value
         for name, value in self.feedback:
@@ -404,13 +573,19 @@ class Policy(Parameters):
         return record
 
 
+# What rules have in common, and kernels read from masks.
+SWITCHES = frozenset({*ProposingRule.model_fields, *LastResort.model_fields})
+
+
 def _fill_rule(row: np.void, bit: int, name: str, rule: Rule) -> None:
     row["rules_enabled"] |= np.uint32(rule.enabled << bit)
     alone = isinstance(rule, ProposingRule) and rule.alone
     row["rules_alone"] |= np.uint32(alone << bit)
+    last_resort = isinstance(rule, LastResort) and rule.after_redirect
+    row["rules_after_redirect"] |= np.uint32(last_resort << bit)
     row["rule_actions"][bit] = mask_of(rule.actions)
     for parameter, value in rule:
-        if parameter not in ProposingRule.model_fields:
+        if parameter not in SWITCHES:
             row[f"{name}_{parameter}"] = math.inf if value is None else value
 
 
@@ -435,6 +610,9 @@ def _parse_json(text: bytes) -> Any:
     return orjson.loads(text)
 
 
+# As kernels know them; any number of repeats is no limit.
+TOOL_LIMITS = {"poll": 60, "exempt": 255}
+
 PARSERS = {
     ".toml": _parse_toml,
     ".yaml": _parse_yaml,
@@ -449,17 +627,30 @@ CELLIUM: dict[str, Any] = {
     "stale_is_unproductive": False,
     "match_results": False,
     "newest_run_only": False,
+    "see_through_volatile": False,
     "count_failures": "calls",
+    "count_cycles": "calls",
+    "zero_tokens_unknown": False,
+    "compress_cooldown": 1,
+    "compress_tries": None,
+    "repeat_interval": 1,
     "rules": {
+        "output_loop": {"after_redirect": False, "idle_only": False},
+        "context_exhausted": {"rounds": 1},
+        "failure_wall": {"after_redirect": False},
+        "bad_cycle": {"after_redirect": False},
         "round_limit": {"enabled": False},
-        "true_stagnation": {"trend": -0.3},
+        "true_stagnation": {"enabled": True, "after_redirect": False, "trend": -0.3},
         "context_high": {"saturation": 0.5},
         "context_critical": {"actions": ("redirect",), "alone": False},
-        "tool_cycle": {"compress_from": None},
-        "tool_repetition": {"compress_from": None},
+        "failure_chain": {"actions": ("retry", "redirect"), "alone": False, "failures": 4},
+        "prolonged_stagnation": {"actions": ("redirect",)},
+        "tool_cycle": {"alone": False},
+        "tool_repetition": {"alone": False},
         "moderate_stagnation": {"enabled": False},
         "slow_progress": {"enabled": False},
         "progressing": {"progress": None, "yields": False},
+        **{name: {"enabled": False} for name in _rules.RULES[16:]},
     },
     "feedback": {"failure_reward": 0.0},
     "credit": "newest",
