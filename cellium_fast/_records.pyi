@@ -7,9 +7,15 @@ ACTIONS: Final[tuple[str, ...]]
 TIE_BREAKS: Final[tuple[str, ...]]
 MAX_STEPS: Final[int]
 MAX_FREQUENT_TOOLS: Final[int]
+MAX_LIMITED_TOOLS: Final[int]
+NO_LIMIT: Final[int]
+WINDOW: Final[int]
+INFORMATION: Final[tuple[str, ...]]
 RUN_WINDOW: Final[int]
 CALL_ERROR: Final[int]
 CALL_EMPTY: Final[int]
+CALL_TRANSIENT: Final[int]
+CALL_ACKNOWLEDGED: Final[int]
 SESSION_DONE: Final[int]
 SESSION_PRIVATE: Final[int]
 EVENT_USER_MESSAGE: Final[int]
@@ -44,10 +50,12 @@ class Batch:
         call_offsets: NDArray[np.int64] | None = None,
         call_tool: NDArray[np.uint64] | None = None,
         call_signature: NDArray[np.uint64] | None = None,
+        call_shape: NDArray[np.uint64] | None = None,
         call_result: NDArray[np.uint64] | None = None,
         call_flags: NDArray[np.uint8] | None = None,
         call_size: NDArray[np.uint32] | None = None,
         text: NDArray[np.uint64] | None = None,
+        text_sketch: NDArray[np.uint64] | None = None,
         context_tokens: NDArray[np.int64] | None = None,
         context_limit: NDArray[np.int64] | None = None,
         progress: NDArray[np.float32] | None = None,
@@ -66,5 +74,8 @@ class Batch:
         features: NDArray[np.void] | None = None,
         draws: NDArray[np.float64] | None = None,
         bias: NDArray[np.float64] | None = None,
+        advice_age: NDArray[np.uint8] | None = None,
     ) -> None: ...
-    def with_scratch(self, features: NDArray[np.void], lanes: NDArray[np.void]) -> Batch: ...
+    def with_scratch(
+        self, features: NDArray[np.void], lanes: NDArray[np.void], rules: NDArray[np.uint32]
+    ) -> Batch: ...

@@ -1,6 +1,7 @@
 from typing import Final
 
 RULES: Final[tuple[str, ...]]
-FIRST_PROPOSING: Final[int]
+FORCING: Final[int]
+LOOP_RULES: Final[int]
 
 def evaluate(batch_address: int, start: int, stop: int, variant: int = -1) -> None: ...

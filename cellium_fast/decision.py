@@ -175,6 +175,7 @@ COLUMNS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "features": (_records.FEATURES, ()),
     "draws": (np.float64, (len(Action),)),
     "bias": (np.float64, (len(Action),)),
+    "advice_age": (np.uint8, ()),
 }
 ALWAYS = ("action", "candidates")
 

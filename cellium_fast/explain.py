@@ -184,7 +184,9 @@ def _choice(decision: Decision) -> list[str]:
     return [f"Candidates: {names}", *lines, f"Highest score: {decision.action}"]
 
 
-FORCING = frozenset(_rules.RULES[: _rules.FIRST_PROPOSING])
+FORCING = frozenset(
+    name for bit, name in enumerate(_rules.RULES) if _rules.FORCING >> bit & 1
+)
 
 
 def _output_repeats(features: _step.FeatureRecord, setting: Setting) -> str:

@@ -35,18 +35,22 @@ def step_span(
     batch: _records.Batch, start: int, stop: int, increments: NDArray[Any]
 ) -> None:
     """Take the sessions [start, stop) of a batch through the stages, chunk by chunk."""
-    if not batch.features_wanted:
-        batch = batch.with_scratch(*scratch(min(CHUNK, stop - start)))
+    batch = batch.with_scratch(*scratch(min(CHUNK, stop - start)))
     address = _records.address_of(increments)
     for first in range(start, stop, CHUNK):
         step_chunk(batch.address, first, min(first + CHUNK, stop), address)
 
 
-def scratch(rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Memory for the features of as many sessions: rows, a power of 2 of them, and lanes."""
+def scratch(rows: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint32]]:
+    """Memory for the features of as many sessions, as rows and as lanes, and for their rules.
+
+    There is a power of 2 of rows, of features and of rules.
+    """
+    power = 1 << max(rows - 1, 0).bit_length()
     return (
-        np.empty(1 << max(rows - 1, 0).bit_length(), _records.FEATURES),
+        np.empty(power, _records.FEATURES),
         np.empty(-(-rows // _features.LANES), f"V{_features.LANES_BYTES}"),
+        np.empty(power, np.uint32),
     )
 
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "window.h"
+#include "evidence.h"
 
 CELLIUM_INLINE double ema(double value, double state, double alpha)
 {
@@ -199,11 +199,14 @@ CELLIUM_INLINE void describe_window(
         uint32_t calls = at->in_window[i] & RUN_BITS;
         Run run = run_of(at->same[i], calls, newest_only);
         uint32_t failed_calls = newest_run(at->error_bits[i] & calls) - 1;
+        uint32_t transient = (at->round_calls[i] != 0)
+            & (at->round_transient[i] == at->round_calls[i]);
         to->run_length[i] = run.length;
         to->newest_of_run[i] = run.newest;
         to->repetition_score[i] = repetition(run, at->frequent_run[i]);
         to->cycle[i] = cycle_length(at->same[i], at->window_count[i]);
-        to->failures_in_row[i] = choose(rounds, at->failed_rounds[i], failed_calls);
+        to->failures_in_row[i] = choose(
+            rounds, choose(transient, 0, at->failed_rounds[i]), failed_calls);
         to->output_repeats[i] = at->output_run[i] & -((at->flags[i] & SESSION_OUTPUTS) != 0);
     }
 }

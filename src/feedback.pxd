@@ -2,10 +2,11 @@
 # it is worth. Formulas: docs/semantics.md, "Feedback".
 
 from libc.math cimport isnan
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.string cimport memset
 from records cimport (
-    CALL_ERROR, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT, SESSION_DONE,
-    SESSION_OUTPUTS, TERMINATE,
+    ARMS, CALL_ERROR, COMPRESS, CONTINUE, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT,
+    RULES, SESSION_DONE, SESSION_OUTPUTS, TERMINATE,
     Policy, Round, Session,
     clip, nearest, several, shift_words,
 )
@@ -20,6 +21,23 @@ cdef extern from *:
     const double REWARD_UNITS "CELLIUM_REWARD_UNITS"
 
 
+cdef inline void clear_evidence(Session* session) noexcept nogil:
+    session.no_information = 0
+    session.little_information = 0
+    session.error_repeats = 0
+    session.transient_rounds = 0
+    session.idle_rounds = 0
+    session.blank_rounds = 0
+    session.text_repeats = 0
+    session.unheeded_redirects = 0
+    session.round_repeats = 0
+    session.round_lags = 0
+    memset(session.round_hashes, 0, sizeof(session.round_hashes))
+    session.sketch = 0
+    session.advice = 0
+    session.advice_age = 0
+
+
 cdef inline void user_message(Session* session) noexcept nogil:
     # A real user message opens a new task: evidence starts anew, totals and learning stay.
     window.clear(session)
@@ -29,17 +47,20 @@ cdef inline void user_message(Session* session) noexcept nogil:
     session.history_count = 1
     session.output = 0
     session.output_run = 0
+    clear_evidence(session)
     session.flags &= ~<uint8_t>(SESSION_DONE | SESSION_OUTPUTS)
 
 
-cdef inline void begin_round(Session* session, const Round* round) noexcept nogil:
+cdef inline void begin_round(
+    Session* session, const Policy* policy, const Round* round
+) noexcept nogil:
     if round.event == EVENT_USER_MESSAGE:
         user_message(session)
     if session.round < 0xFFFFFFFFu:
         session.round += 1
     if round.context_limit >= 0:
         session.context_limit = round.context_limit
-    if round.context_tokens >= 0:
+    if round.context_tokens >= policy.zero_tokens_unknown:
         session.context_tokens = round.context_tokens
 
 
@@ -91,7 +112,7 @@ cdef inline double evaluate(
 ) noexcept nogil:
     # Open the round and keep its reward, which is returned.
     cdef double value
-    begin_round(session, round)
+    begin_round(session, policy, round)
     value = reward(session, policy, round)
     push_reward(session, value)
     return value
@@ -106,13 +127,43 @@ cdef inline int pending(const Session* session, int age) noexcept nogil:
     return session.pending >> 4 * age & 15
 
 
+cdef inline int advice_of(const Policy* policy, int action, uint32_t fired) noexcept nogil:
+    # Which advice an action is, given by which rule; 0 = none, at most 255.
+    cdef int rule
+    for rule in range(RULES):
+        if fired >> rule & 1 and policy.rule_actions[rule] >> action & 1:
+            return 1 + action + ARMS * (rule + 1)
+    return 1 + action
+
+
+cdef inline void note_advice(
+    Session* session, const Policy* policy, int action, uint32_t fired
+) noexcept nogil:
+    cdef uint8_t advice = 0 if action == CONTINUE else advice_of(policy, action, fired)
+    if advice == 0 or advice != session.advice:
+        session.advice_age = 0
+    elif session.advice_age < 255:
+        session.advice_age += 1
+    session.advice = advice
+
+
+cdef inline uint32_t tokens_kept(int64_t tokens) noexcept nogil:
+    return <uint32_t>min(max(tokens, <int64_t>0), <int64_t>0xFFFFFFFFu)
+
+
 cdef inline void execute(
-    Session* session, const Policy* policy, int action, uint8_t candidates
+    Session* session, const Policy* policy, int action, uint8_t candidates, uint32_t fired
 ) noexcept nogil:
     cdef bint learns = policy.learn_from_all or several(candidates)
     push_pending(session, action if learns else NOT_LEARNING)
     session.decision_stuck = session.stuck
+    note_advice(session, policy, action, fired)
     if action == REDIRECT:
         session.stuck = 0
+        session.unheeded_redirects += session.unheeded_redirects < 255
+    elif action == COMPRESS:
+        session.compress_wait = 0
+        session.compress_tries += session.compress_tries < 255
+        session.compressed_tokens = tokens_kept(session.context_tokens)
     elif action == TERMINATE:
         session.flags |= SESSION_DONE

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Loops over the formulas of feedback.pxd."""
 
-from records cimport Batch, Round, Session, prefetch, read_round
+from records cimport Batch, Round, Session, prefetch, read_round, rules_of
 cimport feedback
 
 cdef enum:
@@ -37,8 +37,11 @@ def execute(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
         for i in range(start, stop):
             session = &batch.sessions[batch.slots[i]]
             feedback.execute(
-                session, &batch.policies[session.policy], batch.action[i], batch.candidates[i]
+                session, &batch.policies[session.policy], batch.action[i], batch.candidates[i],
+                rules_of(batch, i)[0],
             )
+            if batch.advice_age:
+                batch.advice_age[i] = session.advice_age
 
 
 def user_message(size_t batch_address, Py_ssize_t count):

@@ -20,7 +20,7 @@ CELLIUM_INLINE uint32_t *columns_of(RecordLanes *at)
 }
 
 _Static_assert(
-    offsetof(Session, policy) + sizeof(uint16_t)
+    offsetof(Session, round_hashes) + sizeof(((Session *)0)->round_hashes)
         == offsetof(Session, same_call) + RECORD_WORDS * sizeof(uint32_t),
     "the words of a record");
 _Static_assert(
@@ -77,6 +77,7 @@ CELLIUM_INLINE void gather(RecordLanes *restrict at, int first, int end)
         at->progress[i] = session->progress;
         at->trend[i] = session->trend;
         at->round[i] = session->round;
+        at->sketch[i] = session->sketch;
     }
     for (int i = first; i < end; i++) {
         at->stuck[i] = half_of(at->packed[0][i], 0);
@@ -91,6 +92,20 @@ CELLIUM_INLINE void gather(RecordLanes *restrict at, int first, int end)
         at->repeated_tools[i] = byte_of(at->packed[3][i], 1);
         at->policy[i] = half_of(at->packed[3][i], 1);
         at->in_window[i] = (1u << at->window_count[i]) - 1;
+    }
+    for (int i = first; i < end; i++) {
+        at->no_information[i] = byte_of(at->packed[4][i], 0);
+        at->little_information[i] = byte_of(at->packed[4][i], 1);
+        at->error_repeats[i] = byte_of(at->packed[4][i], 2);
+        at->transient_rounds[i] = byte_of(at->packed[4][i], 3);
+        at->idle_rounds[i] = byte_of(at->packed[5][i], 0);
+        at->blank_rounds[i] = byte_of(at->packed[5][i], 1);
+        at->text_repeats[i] = byte_of(at->packed[5][i], 2);
+        at->unheeded_redirects[i] = byte_of(at->packed[5][i], 3);
+        at->exhausted_rounds[i] = byte_of(at->packed[6][i], 0);
+        at->compress_wait[i] = byte_of(at->packed[6][i], 1);
+        at->compress_tries[i] = byte_of(at->packed[6][i], 2);
+        at->round_repeats[i] = byte_of(at->packed[6][i], 3);
     }
 }
 
@@ -124,6 +139,15 @@ CELLIUM_INLINE void scatter(RecordLanes *restrict at, int first, int end)
             at->window_count[i], scores, at->output_run[i], at->failed_rounds[i]);
         at->packed[3][i] = of_bytes(at->flags[i], at->repeated_tools[i], 0, 0)
             | of_halves(0, at->policy[i]);
+        at->packed[4][i] = of_bytes(
+            at->no_information[i], at->little_information[i], at->error_repeats[i],
+            at->transient_rounds[i]);
+        at->packed[5][i] = of_bytes(
+            at->idle_rounds[i], at->blank_rounds[i], at->text_repeats[i],
+            at->unheeded_redirects[i]);
+        at->packed[6][i] = of_bytes(
+            at->exhausted_rounds[i], at->compress_wait[i], at->compress_tries[i],
+            at->round_repeats[i]);
     }
     for (int i = first; i < end; i++) {
         Session *session = at->session[i];
@@ -131,6 +155,7 @@ CELLIUM_INLINE void scatter(RecordLanes *restrict at, int first, int end)
         session->history[0] = (float)session->progress;
         session->progress = at->progress[i];
         session->trend = at->trend[i];
+        session->sketch = at->sketch[i];
     }
     scatter_words(at, first, end);
 }

@@ -80,6 +80,23 @@ CELLIUM_INLINE uint32_t equal_words(const uint32_t *words, uint32_t word)
 #endif
 }
 
+/* Bit i says whether halves[i] equals the low half of `word`, for eleven halves. */
+CELLIUM_INLINE uint32_t equal_halves(const uint16_t *halves, uint32_t word)
+{
+#if defined(__SSE2__)
+    const __m128i wanted = _mm_set1_epi16((int16_t)word);
+    const __m128i from_0 = _mm_cmpeq_epi16(_mm_loadu_si128((const __m128i *)halves), wanted);
+    const __m128i from_3 = _mm_cmpeq_epi16(_mm_loadu_si128((const __m128i *)(halves + 3)), wanted);
+    const uint32_t bits = (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(from_0, from_3));
+    return (bits & 0xFF) | (bits >> 13) << 8;
+#else
+    uint32_t bits = 0;
+    for (int i = 0; i < 11; i++)
+        bits |= (uint32_t)(halves[i] == (uint16_t)word) << i;
+    return bits;
+#endif
+}
+
 /* Bit i says whether words[i] equals `word`, for three words; a fourth one is read. */
 CELLIUM_INLINE uint32_t equal_words_3(const uint32_t *words, uint32_t word)
 {

@@ -22,24 +22,37 @@ cdef enum:
     SIZES "SIZES" = 5       # result sizes kept
     RECENT "RECENT" = 4      # calls that the progress score looks at
     LAGS "LAGS" = 3        # distances at which calls are compared
+    ROUND_HASHES "ROUND_HASHES" = 6     # rounds kept: the longest cycle of rounds
     ARMS = 5        # actions
     MAX_STEPS = 4   # longest n-step return
-    RULES "RULES" = 16
+    RULES "RULES" = 30
     MAX_FREQUENT_TOOLS = 16
+    MAX_LIMITED_TOOLS = 16
+    NO_LIMIT "NO_LIMIT" = 255   # of a tool that may be repeated any number of times
     NOT_LEARNING = 15       # pending decision that no return is credited to
 
 # Actions, in the order of their codes.
 cdef enum:
     CONTINUE "CONTINUE"
     RETRY
-    REDIRECT
+    REDIRECT "REDIRECT"
     COMPRESS "COMPRESS"
-    TERMINATE
+    TERMINATE "TERMINATE"
 
 # Flags of a call.
 cdef enum:
     CALL_ERROR "CALL_ERROR" = 1
     CALL_EMPTY "CALL_EMPTY" = 2
+    CALL_TRANSIENT "CALL_TRANSIENT" = 4     # an error that waiting may cure
+    CALL_ACKNOWLEDGED "CALL_ACKNOWLEDGED" = 8   # no error, and nothing said but that it was done
+
+# What a round brought, in rising order.
+cdef enum:
+    NOT_JUDGED "NOT_JUDGED"
+    NOTHING "NOTHING"
+    LITTLE "LITTLE"
+    ACKNOWLEDGEMENT "ACKNOWLEDGEMENT"
+    NEWS "NEWS"
 
 # Flags of a session.
 cdef enum:
@@ -99,16 +112,30 @@ ctypedef struct Policy "Policy":
     uint8_t empty_is_unproductive
     uint8_t stale_is_unproductive
     uint8_t match_results               # equal calls have equal results too
+    uint8_t see_through_volatile        # shapes instead of signatures
     uint8_t newest_run_only             # repetition: the run that ends at the newest call
     uint8_t count_failed_rounds         # failures in a row: rounds instead of calls
+    uint8_t count_round_cycles          # cycles: rounds instead of calls
+    uint8_t zero_tokens_unknown
+    uint8_t near_duplicate              # places of 16 in which sketches agree
+    uint8_t limited_tool_count
+    uint8_t tool_limits[MAX_LIMITED_TOOLS]          # repeats; NO_LIMIT = any number
+    uint32_t limited_tools[MAX_LIMITED_TOOLS]       # mixed hashes
+    uint32_t slight_result              # characters
+    uint32_t slight_error               # characters
+    double compress_cooldown            # rounds
+    double compress_tries
     uint8_t frequent_tool_count
     uint32_t frequent_tools[MAX_FREQUENT_TOOLS]     # mixed hashes
     # rules
     uint32_t rules_enabled              # bit = rule
     uint32_t rules_alone                # bit = rule: its actions replace every other proposal
+    uint32_t rules_after_redirect       # bit = rule: fires only while redirects are not heeded
     uint8_t rule_actions[RULES]         # masks of actions
     double output_loop_repeats
+    uint8_t output_loop_idle_only       # not in a round that brought news
     double context_exhausted_saturation
+    double context_exhausted_rounds
     double failure_wall_failures
     double failure_wall_trend
     double failure_wall_stuck
@@ -134,6 +161,30 @@ ctypedef struct Policy "Policy":
     double slow_progress_stuck
     double progressing_progress         # with stuck = 0
     uint8_t progressing_yields          # not beside stagnation, cycle or repetition
+    double redirects_ignored_redirects
+    double transient_failure_patience
+    double transient_persists_rounds
+    double repeated_round_repeats
+    double repeated_round_slight_repeats
+    double repeated_call_calls
+    double repeated_call_rounds
+    double repeated_result_results
+    double repeated_result_rounds
+    double repeated_error_errors
+    double no_information_rounds
+    double little_information_rounds
+    double mostly_failing_failures
+    double mostly_failing_rounds
+    double repeated_text_texts
+    double idle_rounds
+    double idle_blank
+    double loop_suspected_rounds
+    double loop_suspected_errors
+    double loop_suspected_no_information
+    double loop_suspected_failures
+    double loop_suspected_texts
+    double loop_suspected_idle
+    double loop_suspected_blank
     # bandit
     uint8_t tie_break
     double bias_redirect_repetition
@@ -160,12 +211,13 @@ ctypedef struct Policy "Policy":
     Prior prior                         # of private posteriors
 
 
-# At most five lines of cache. Fields that one step reads together lie together; from same_call to
-# policy they are the twelve words that gather.h moves in blocks.
+# Six lines of cache. Fields that one step reads together lie together; from same_call to
+# round_hashes they are the twenty words that gather.h moves in blocks.
 ctypedef struct Session "Session":
     uint64_t uid                # number in opening order: part of every random number's counter
     int64_t context_limit       # tokens; <= 0 unknown
     int64_t context_tokens      # tokens; -1 never told
+    uint64_t sketch             # of the newest text that has one; 0 = none
     double trend                # EMA of the progress differences
     double progress             # newest progress score
     uint32_t same_call          # bit i, 10 + i, 20 + i: call i equals the call 1, 2, 3 before it
@@ -187,6 +239,21 @@ ctypedef struct Session "Session":
     uint8_t flags
     uint8_t repeated_tools      # bit i: a newer call has the tool of call i, of the newest RECENT
     uint16_t policy             # row of the fleet's policies
+    uint8_t no_information      # rounds in a row that brought nothing
+    uint8_t little_information  # rounds in a row that brought nothing or little
+    uint8_t error_repeats       # failed rounds in a row with the same error
+    uint8_t transient_rounds    # rounds in a row that failed transiently
+    uint8_t idle_rounds         # rounds in a row without a call
+    uint8_t blank_rounds        # rounds in a row without call and text
+    uint8_t text_repeats        # texts in a row that are nearly the one before
+    uint8_t unheeded_redirects
+    uint8_t exhausted_rounds    # rounds in a row with an exhausted context
+    uint8_t compress_wait       # rounds since compress was decided; 255 = never
+    uint8_t compress_tries      # of compress since it last helped
+    uint8_t round_repeats       # equal rounds in a row, 0 = no round with calls yet
+    uint32_t round_lags         # 4 bits each: rounds in a row equal to the one 2, 3, ... before
+    uint32_t compressed_tokens  # context when compress was last decided; 0 = it helped
+    uint32_t round_hashes[ROUND_HASHES / 2]     # two of 16 bits each, the newest lowest; 0 = none
     uint32_t generation         # times this slot was closed
     uint32_t round              # rounds so far
     uint16_t pool               # row of the fleet's pools
@@ -197,11 +264,14 @@ ctypedef struct Session "Session":
     uint32_t signature[LAGS]    # mixed hashes of tool and arguments
     uint32_t call[WINDOW - 1]   # mixed hashes of signature and result text together
     uint32_t tool[RUN_WINDOW]   # mixed hashes of tool names
+    uint16_t result[WINDOW - 1]     # 16 bits of the hashes of result texts
     float history[HISTORY - 1]  # progress scores before the newest
     uint32_t reward[MAX_STEPS]  # of the last rounds, in units of 2**-31: 0, 1/2 and 1 are exact
     float alpha[ARMS]           # private posterior
     float beta[ARMS]
     uint8_t updates[ARMS]       # of the private posterior
+    uint8_t advice              # what the newest decision says, 0 = nothing
+    uint8_t advice_age          # decisions in a row that said so before it
 
 
 # What the rules see, and users too. All names are documented in docs/semantics.md.
@@ -226,6 +296,26 @@ ctypedef struct Features "Features":
     uint8_t cycle               # 0, 2 or 3
     uint8_t output_repeats      # 0..10
     uint8_t failures_in_row     # 0..10
+    uint8_t information         # what the round brought
+    uint8_t own_limit           # repeats its tools may have; 0 = no limit of their own
+    uint8_t no_information      # rounds in a row, as the next ones
+    uint8_t little_information
+    uint8_t round_repeats
+    uint8_t call_repeats        # 0..12
+    uint8_t result_repeats      # 0..12
+    uint8_t recent_failures     # 0..12
+    uint8_t error_repeats
+    uint8_t transient_rounds
+    uint8_t text_repeats
+    uint8_t idle_rounds
+    uint8_t blank_rounds
+    uint8_t unheeded_redirects
+    uint8_t exhausted_rounds
+    uint8_t compress_wait
+    uint8_t compress_tries
+    uint8_t slight              # flag
+    uint8_t compress_ready      # flag
+    uint8_t compression_failed  # flag
     uint8_t context_known       # flag
     uint8_t plateau             # flag
     uint8_t making_progress     # flag
@@ -236,10 +326,12 @@ ctypedef struct Round "Round":
     Py_ssize_t calls
     const uint64_t* tool
     const uint64_t* signature
+    const uint64_t* shape       # NULL = not given: the signatures stand in
     const uint64_t* result      # NULL = not given
     const uint8_t* flags        # NULL = not given
     const uint32_t* size        # NULL = not given
     uint64_t text               # 0 = none
+    uint64_t sketch             # of the text, 16 nibbles; 0 = none
     int64_t context_tokens      # -1 = not told
     int64_t context_limit       # -1 = not told
     float progress              # NaN = not given
@@ -258,10 +350,12 @@ ctypedef struct Batch "Batch":
     const int64_t* call_offsets
     const uint64_t* call_tool
     const uint64_t* call_signature
+    const uint64_t* call_shape
     const uint64_t* call_result
     const uint8_t* call_flags
     const uint32_t* call_size
     const uint64_t* text
+    const uint64_t* text_sketch
     const int64_t* context_tokens
     const int64_t* context_limit
     const float* progress
@@ -270,19 +364,25 @@ ctypedef struct Batch "Batch":
     const uint8_t* event
     uint8_t* action             # out, and so on to the end
     uint8_t* candidates         # masks
-    uint32_t* rules             # masks
+    uint32_t* rules             # masks; row i is at i & rules_mask
+    size_t rules_mask
     uint8_t* tiebreak
     float* reward
     Features* features          # row i is at i & features_mask: all of N, or only a chunk's
     size_t features_mask
     void* feature_lanes         # a chunk's FeatureLanes, as rules read them; NULL = read `features`
     uint8_t features_wanted     # by the caller, evidence and all; else by the rules alone
+    uint8_t* advice_age
     double* draws               # (N, ARMS), NaN where nothing was drawn
     double* bias                # (N, ARMS), NaN for what was no candidate
 
 
 cdef inline bint several(uint8_t actions) noexcept nogil:
     return (actions & (actions - 1)) != 0
+
+
+cdef inline uint32_t* rules_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
+    return &batch.rules[<size_t>i & batch.rules_mask]
 
 
 cdef inline Features* features_of(const Batch* batch, Py_ssize_t i) noexcept nogil:

@@ -17,13 +17,19 @@ cimport records
 ACTIONS = ("continue", "retry", "redirect", "compress", "terminate")
 MAX_STEPS = records.MAX_STEPS
 MAX_FREQUENT_TOOLS = records.MAX_FREQUENT_TOOLS
+MAX_LIMITED_TOOLS = records.MAX_LIMITED_TOOLS
+NO_LIMIT = records.NO_LIMIT
+WINDOW = records.WINDOW
 RUN_WINDOW = records.RUN_WINDOW
 CALL_ERROR = records.CALL_ERROR
 CALL_EMPTY = records.CALL_EMPTY
+CALL_TRANSIENT = records.CALL_TRANSIENT
+CALL_ACKNOWLEDGED = records.CALL_ACKNOWLEDGED
 SESSION_DONE = records.SESSION_DONE
 SESSION_PRIVATE = records.SESSION_PRIVATE
 EVENT_USER_MESSAGE = records.EVENT_USER_MESSAGE
 EVENT_COMPACTION = records.EVENT_COMPACTION
+INFORMATION = ("not judged", "nothing", "little", "acknowledgement", "news")
 TIE_BREAKS = ("thompson", "greedy", "first")
 
 
@@ -49,7 +55,10 @@ cdef make_dtypes():
         np.asarray(<records.Increment[:1]> &increment).dtype,
         dtype_with_flags(
             np.asarray(<records.Features[:1]> &features).dtype,
-            {"context_known", "plateau", "making_progress"},
+            {
+                "slight", "compress_ready", "compression_failed", "context_known", "plateau",
+                "making_progress",
+            },
         ),
     )
 
@@ -104,18 +113,21 @@ cdef class Batch:
         self.batch.key = key
 
     def set_input(
-        self, *, slots, call_offsets=None, call_tool=None, call_signature=None, call_result=None,
-        call_flags=None, call_size=None, text=None, context_tokens=None, context_limit=None,
-        progress=None, reward=None, success=None, event=None,
+        self, *, slots, call_offsets=None, call_tool=None, call_signature=None, call_shape=None,
+        call_result=None, call_flags=None, call_size=None, text=None, text_sketch=None,
+        context_tokens=None, context_limit=None, progress=None, reward=None, success=None,
+        event=None,
     ):
         self.batch.slots = <const int64_t*> self.where(slots)
         self.batch.call_offsets = <const int64_t*> self.where(call_offsets)
         self.batch.call_tool = <const uint64_t*> self.where(call_tool)
         self.batch.call_signature = <const uint64_t*> self.where(call_signature)
+        self.batch.call_shape = <const uint64_t*> self.where(call_shape)
         self.batch.call_result = <const uint64_t*> self.where(call_result)
         self.batch.call_flags = <const uint8_t*> self.where(call_flags)
         self.batch.call_size = <const uint32_t*> self.where(call_size)
         self.batch.text = <const uint64_t*> self.where(text)
+        self.batch.text_sketch = <const uint64_t*> self.where(text_sketch)
         self.batch.context_tokens = <const int64_t*> self.where(context_tokens)
         self.batch.context_limit = <const int64_t*> self.where(context_limit)
         self.batch.progress = <const float*> self.where(progress)
@@ -125,11 +137,13 @@ cdef class Batch:
 
     def set_output(
         self, *, action, candidates, rules=None, tiebreak=None, reward=None, features=None,
-        draws=None, bias=None,
+        draws=None, bias=None, advice_age=None,
     ):
         self.batch.action = <uint8_t*> self.where(action)
         self.batch.candidates = <uint8_t*> self.where(candidates)
         self.batch.rules = <uint32_t*> self.where(rules)
+        self.batch.rules_mask = <size_t> -1
+        self.batch.advice_age = <uint8_t*> self.where(advice_age)
         self.batch.tiebreak = <uint8_t*> self.where(tiebreak)
         self.batch.reward = <float*> self.where(reward)
         self.batch.features = <records.Features*> self.where(features)
@@ -139,16 +153,20 @@ cdef class Batch:
         self.batch.draws = <double*> self.where(draws)
         self.batch.bias = <double*> self.where(bias)
 
-    def with_scratch(self, features, lanes):
-        """This batch, with memory for the features of one chunk: a power of 2 rows, and as many
-        lanes.
+    def with_scratch(self, features, lanes, rules):
+        """This batch, with memory of its own for what one chunk hands on from stage to stage.
 
-        Only a batch whose features nobody wants needs it; each thread needs its own.
+        That is features, a power of 2 rows and as many lanes, and the rules that fired, as many
+        rows. Each thread needs its own. What the caller wants as a column goes there instead.
         """
         cdef Batch batch = Batch.__new__(Batch)
         batch.batch = self.batch
         batch.kept.append(self)
-        batch.batch.features = <records.Features*> batch.where(features)
-        batch.batch.features_mask = <size_t> (len(features) - 1)
-        batch.batch.feature_lanes = <void*> batch.where(lanes)
+        if not self.batch.features_wanted:
+            batch.batch.features = <records.Features*> batch.where(features)
+            batch.batch.features_mask = <size_t> (len(features) - 1)
+            batch.batch.feature_lanes = <void*> batch.where(lanes)
+        if not self.batch.rules:
+            batch.batch.rules = <uint32_t*> batch.where(rules)
+            batch.batch.rules_mask = <size_t> (len(rules) - 1)
         return batch

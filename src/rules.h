@@ -1,7 +1,7 @@
 /* Stage 2, rule evaluation: features to a set of candidate actions.
 
-   A rule's bit is its row in the table of docs/semantics.md, "Rules". Bits below FIRST_PROPOSING
-   force their action, in order; the others propose theirs. Every rule that fires is recorded. */
+   A rule's bit is its row in the table of docs/semantics.md, "Rules". FORCING_RULES force their
+   action, in order; the others propose theirs. Every rule that fires is recorded. */
 
 #ifndef CELLIUM_RULES_H
 #define CELLIUM_RULES_H
@@ -12,56 +12,168 @@ enum {
     OUTPUT_LOOP, CONTEXT_EXHAUSTED, ROUND_LIMIT, FAILURE_WALL, TRUE_STAGNATION, BAD_CYCLE,
     CONTEXT_HIGH, CONTEXT_CRITICAL, FAILURE_CHAIN, PROLONGED_STAGNATION, TOOL_CYCLE,
     TOOL_REPETITION, MILD_STAGNATION, MODERATE_STAGNATION, SLOW_PROGRESS, PROGRESSING,
-    FIRST_PROPOSING = CONTEXT_HIGH
+    REDIRECTS_IGNORED, COMPRESSION_FAILED, TRANSIENT_FAILURE, TRANSIENT_PERSISTS, REPEATED_ROUND,
+    REPEATED_CALL, REPEATED_RESULT, REPEATED_ERROR, NO_INFORMATION, LITTLE_INFORMATION,
+    MOSTLY_FAILING, REPEATED_TEXT, IDLE, LOOP_SUSPECTED
 };
 
-#define FORCING_RULES ((1u << FIRST_PROPOSING) - 1)
-#define LOOP_RULES (1u << PROLONGED_STAGNATION | 1u << TOOL_CYCLE | 1u << TOOL_REPETITION)
+#define BIT(rule) (1u << (rule))
 
-/* The rules that fired in each lane, all but the last one. */
+/* Bit masks of rules: those that force; those that keep PROGRESSING quiet; those that look for
+   repetition and stagnation. */
+#define FORCING_RULES ((BIT(CONTEXT_HIGH) - 1) | BIT(REDIRECTS_IGNORED))
+#define LOOP_RULES (BIT(PROLONGED_STAGNATION) | BIT(TOOL_CYCLE) | BIT(TOOL_REPETITION))
+#define DETECTING_RULES                                                                            \
+    (LOOP_RULES | BIT(OUTPUT_LOOP) | BIT(TRUE_STAGNATION) | BIT(BAD_CYCLE) | BIT(REPEATED_ROUND)   \
+     | BIT(REPEATED_CALL) | BIT(REPEATED_RESULT) | BIT(REPEATED_ERROR) | BIT(NO_INFORMATION)       \
+     | BIT(LITTLE_INFORMATION) | BIT(REPEATED_TEXT) | BIT(IDLE) | BIT(LOOP_SUSPECTED))
+
+/* Whether a count reaches a threshold. */
+CELLIUM_INLINE uint32_t reaches(uint32_t count, double threshold)
+{
+    return (double)(int32_t)count >= threshold;
+}
+
+/* The rules of context, limits and texts. */
+CELLIUM_INLINE void fire_limits(
+    const FeatureLanes *restrict f, const Policy *restrict p, uint32_t *restrict fired,
+    int first, int end)
+{
+    uint32_t compresses = p->rule_actions[CONTEXT_CRITICAL] >> COMPRESS & 1;
+    for (int i = first; i < end; i++) {
+        uint32_t known = f->context_known[i], ready = f->compress_ready[i];
+        uint32_t loud = (f->information[i] != NEWS) | (p->output_loop_idle_only == 0);
+        double ratio = f->context_ratio[i];
+        fired[i] = (loud & (f->output_repeats[i] >= p->output_loop_repeats)) << OUTPUT_LOOP
+            | reaches(f->exhausted_rounds[i], p->context_exhausted_rounds) << CONTEXT_EXHAUSTED
+            | (uint32_t)(f->rounds_left[i] == 0) << ROUND_LIMIT
+            | (known & ready & (ratio >= p->context_high_saturation)) << CONTEXT_HIGH
+            | (known & (ready | (compresses ^ 1)) & (ratio >= p->context_critical_saturation))
+                << CONTEXT_CRITICAL
+            | f->compression_failed[i] << COMPRESSION_FAILED
+            | (reaches(f->idle_rounds[i], p->idle_rounds)
+               | reaches(f->blank_rounds[i], p->idle_blank)) << IDLE
+            | ((f->information[i] != NEWS) & reaches(f->text_repeats[i], p->repeated_text_texts))
+                << REPEATED_TEXT;
+    }
+}
+
+/* The rules of failures and of cycles and runs of calls. */
+CELLIUM_INLINE void fire_calls(
+    const FeatureLanes *restrict f, const Policy *restrict p, uint32_t *restrict fired,
+    int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        double trend = f->progress_trend[i], stuck = (double)(int32_t)f->stuck_iterations[i];
+        double failures = (double)(int32_t)f->failures_in_row[i];
+        uint32_t cycle = f->cycle[i] != 0;
+        uint32_t wall = (trend < p->failure_wall_trend) | (stuck >= p->failure_wall_stuck);
+        uint32_t bad = (trend < 0.0) | (stuck >= p->bad_cycle_stuck);
+        uint32_t repeats = (f->own_limit[i] == 0)
+            & (f->repetition_score[i] > p->tool_repetition_repetition);
+        uint32_t transient = f->transient_rounds[i];
+        uint32_t persists = reaches(transient, p->transient_failure_patience);
+        fired[i] |= (wall & (failures >= p->failure_wall_failures)) << FAILURE_WALL
+            | (uint32_t)(failures >= p->failure_chain_failures) << FAILURE_CHAIN
+            | (cycle & bad & (f->result_quality[i] < p->bad_cycle_quality)) << BAD_CYCLE
+            | cycle << TOOL_CYCLE
+            | repeats << TOOL_REPETITION
+            | ((transient != 0) & (persists ^ 1)) << TRANSIENT_FAILURE
+            | reaches(transient, p->transient_persists_rounds) << TRANSIENT_PERSISTS;
+    }
+}
+
+/* The rules of progress. */
+CELLIUM_INLINE void fire_progress(
+    const FeatureLanes *restrict f, const Policy *restrict p, uint32_t *restrict fired,
+    int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        double trend = f->progress_trend[i], stuck = (double)(int32_t)f->stuck_iterations[i];
+        uint32_t moving = f->plateau[i] ^ 1, known = f->context_known[i];
+        uint32_t paused = (stuck >= p->true_stagnation_pause_from)
+            & (stuck < p->true_stagnation_pause_to);
+        uint32_t falling = (trend < p->true_stagnation_trend)
+            & (f->trend_confidence[i] > p->true_stagnation_confidence);
+        uint32_t slow = (trend > 0.0) & (trend < p->slow_progress_trend)
+            & (f->progress_score[i] <= p->slow_progress_progress);
+        uint32_t full = known & f->compress_ready[i]
+            & (f->context_ratio[i] >= p->moderate_stagnation_saturation);
+        uint32_t prolonged = moving & (f->own_limit[i] == 0)
+            & (stuck >= p->prolonged_stagnation_stuck);
+        fired[i] |=
+            ((stuck >= p->true_stagnation_stuck) & ~paused & moving & falling) << TRUE_STAGNATION
+            | prolonged << PROLONGED_STAGNATION
+            | ((stuck >= p->mild_stagnation_stuck) & (f->making_progress[i] ^ 1)) << MILD_STAGNATION
+            | (full & (stuck >= p->moderate_stagnation_stuck)) << MODERATE_STAGNATION
+            | (slow & (stuck >= p->slow_progress_stuck)) << SLOW_PROGRESS;
+    }
+}
+
+/* The rules of what rounds brought. */
+CELLIUM_INLINE void fire_evidence(
+    const FeatureLanes *restrict f, const Policy *restrict p, uint32_t *restrict fired,
+    int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        uint32_t nothing = f->information[i] == NOTHING;
+        uint32_t old = nothing | (f->information[i] == LITTLE);
+        uint32_t limit = f->own_limit[i], barren = f->no_information[i];
+        double repeats = either(
+            f->slight[i], p->repeated_round_slight_repeats, p->repeated_round_repeats);
+        repeats = either(limit != 0, (double)(int32_t)limit, repeats);
+        uint32_t again = (old | (limit != 0)) & (limit != NO_LIMIT);
+        fired[i] |= (again & reaches(f->round_repeats[i], repeats)) << REPEATED_ROUND
+            | (old & reaches(f->call_repeats[i], p->repeated_call_calls)
+               & reaches(barren, p->repeated_call_rounds)) << REPEATED_CALL
+            | (old & reaches(f->result_repeats[i], p->repeated_result_results)
+               & reaches(barren, p->repeated_result_rounds)) << REPEATED_RESULT
+            | (nothing & reaches(f->error_repeats[i], p->repeated_error_errors)) << REPEATED_ERROR
+            | (nothing & reaches(barren, p->no_information_rounds)) << NO_INFORMATION
+            | (old & reaches(f->little_information[i], p->little_information_rounds))
+                << LITTLE_INFORMATION
+            | (nothing & reaches(f->recent_failures[i], p->mostly_failing_failures)
+               & reaches(barren, p->mostly_failing_rounds)) << MOSTLY_FAILING;
+    }
+}
+
+/* The first signs of a loop. */
+CELLIUM_INLINE void suspect(
+    const FeatureLanes *restrict f, const Policy *restrict p, uint32_t *restrict fired,
+    int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        uint32_t nothing = f->information[i] == NOTHING;
+        uint32_t old = nothing | (f->information[i] == LITTLE);
+        uint32_t again = reaches(f->round_repeats[i], p->loop_suspected_rounds)
+            | reaches(f->error_repeats[i], p->loop_suspected_errors)
+            | reaches(f->failures_in_row[i], p->loop_suspected_failures);
+        uint32_t signs = (nothing & again)
+            | (old & reaches(f->no_information[i], p->loop_suspected_no_information))
+            | ((f->information[i] != NEWS) & reaches(f->text_repeats[i], p->loop_suspected_texts))
+            | reaches(f->idle_rounds[i], p->loop_suspected_idle)
+            | reaches(f->blank_rounds[i], p->loop_suspected_blank);
+        fired[i] |= signs << LOOP_SUSPECTED;
+    }
+}
+
+/* The rules that fired in each lane, all but those that look at what the others propose: of these
+   the conditions that they have besides hold. */
 CELLIUM_INLINE void fire(
     const FeatureLanes *restrict f, const Policy *restrict policy, uint32_t *restrict fired,
     int first, int end)
 {
     const Policy p = *policy;
+    fire_limits(f, &p, fired, first, end);
+    fire_calls(f, &p, fired, first, end);
+    fire_progress(f, &p, fired, first, end);
+    fire_evidence(f, &p, fired, first, end);
+    suspect(f, &p, fired, first, end);
     for (int i = first; i < end; i++) {
-        uint32_t known = f->context_known[i];
-        double ratio = f->context_ratio[i];
-        fired[i] = (uint32_t)(f->output_repeats[i] >= p.output_loop_repeats) << OUTPUT_LOOP
-            | (uint32_t)(f->rounds_left[i] == 0) << ROUND_LIMIT
-            | (uint32_t)(f->repetition_score[i] > p.tool_repetition_repetition) << TOOL_REPETITION
-            | (known & (ratio >= p.context_exhausted_saturation)) << CONTEXT_EXHAUSTED
-            | (known & (ratio >= p.context_high_saturation)) << CONTEXT_HIGH
-            | (known & (ratio >= p.context_critical_saturation)) << CONTEXT_CRITICAL;
-    }
-    for (int i = first; i < end; i++) {
-        double trend = f->progress_trend[i], stuck = (double)(int32_t)f->stuck_iterations[i];
-        double failures = (double)(int32_t)f->failures_in_row[i];
-        uint32_t cycle = f->cycle[i] != 0;
-        uint32_t wall = (trend < p.failure_wall_trend) | (stuck >= p.failure_wall_stuck);
-        uint32_t bad = (trend < 0.0) | (stuck >= p.bad_cycle_stuck);
-        fired[i] |= (wall & (failures >= p.failure_wall_failures)) << FAILURE_WALL
-            | (uint32_t)(failures >= p.failure_chain_failures) << FAILURE_CHAIN
-            | (cycle & bad & (f->result_quality[i] < p.bad_cycle_quality)) << BAD_CYCLE
-            | cycle << TOOL_CYCLE;
-    }
-    for (int i = first; i < end; i++) {
-        double trend = f->progress_trend[i], stuck = (double)(int32_t)f->stuck_iterations[i];
-        uint32_t moving = f->plateau[i] ^ 1, known = f->context_known[i];
-        uint32_t paused = (stuck >= p.true_stagnation_pause_from)
-            & (stuck < p.true_stagnation_pause_to);
-        uint32_t falling = (trend < p.true_stagnation_trend)
-            & (f->trend_confidence[i] > p.true_stagnation_confidence);
-        uint32_t slow = (trend > 0.0) & (trend < p.slow_progress_trend)
-            & (f->progress_score[i] <= p.slow_progress_progress);
-        uint32_t full = known & (f->context_ratio[i] >= p.moderate_stagnation_saturation);
-        fired[i] |=
-            ((stuck >= p.true_stagnation_stuck) & ~paused & moving & falling) << TRUE_STAGNATION
-            | (moving & (stuck >= p.prolonged_stagnation_stuck)) << PROLONGED_STAGNATION
-            | ((stuck >= p.mild_stagnation_stuck) & (f->making_progress[i] ^ 1)) << MILD_STAGNATION
-            | (full & (stuck >= p.moderate_stagnation_stuck)) << MODERATE_STAGNATION
-            | (slow & (stuck >= p.slow_progress_stuck)) << SLOW_PROGRESS;
-        fired[i] &= p.rules_enabled;
+        uint32_t never = p.rules_after_redirect & -(uint32_t)(f->unheeded_redirects[i] == 0);
+        uint32_t ignored = reaches(f->unheeded_redirects[i], p.redirects_ignored_redirects);
+        fired[i] |= ignored << REDIRECTS_IGNORED;
+        fired[i] &= p.rules_enabled & ~never;
     }
 }
 
@@ -82,7 +194,7 @@ CELLIUM_INLINE uint32_t compress_beside(
     uint32_t cycle = fired >> TOOL_CYCLE & (f->context_ratio[i] >= p->tool_cycle_compress_from);
     uint32_t repetition = fired >> TOOL_REPETITION
         & (f->context_ratio[i] >= p->tool_repetition_compress_from);
-    return ((cycle | repetition) & f->context_known[i]) << COMPRESS;
+    return ((cycle | repetition) & f->context_known[i] & f->compress_ready[i]) << COMPRESS;
 }
 
 CELLIUM_INLINE uint32_t is_progressing(
@@ -95,12 +207,27 @@ CELLIUM_INLINE uint32_t is_progressing(
     return (proposed == 0) | (moves & ~yields);
 }
 
-/* What the proposing rules among those that fired propose. */
+/* What the proposing rules among those that fired propose, all but PROGRESSING. */
 CELLIUM_INLINE uint32_t proposals(
     const FeatureLanes *restrict f, const Policy *restrict p, uint32_t fired, int i)
 {
-    return actions_of(p->rule_actions, fired, FIRST_PROPOSING, PROGRESSING)
+    return actions_of(p->rule_actions, fired, CONTEXT_HIGH, PROGRESSING)
+        | actions_of(p->rule_actions, fired, COMPRESSION_FAILED, RULES)
         | compress_beside(f, p, fired, i);
+}
+
+/* What the rules that look at the others see: a suspicion gives way to more than that, and redirects
+   were ignored where there is need for one more. */
+CELLIUM_INLINE uint32_t settle_rungs(
+    const FeatureLanes *restrict f, const Policy *restrict p, uint32_t fired, int i)
+{
+    const uint32_t strong = BIT(REDIRECT) | BIT(TERMINATE);
+    uint32_t sure = fired & ~BIT(LOOP_SUSPECTED) & ~BIT(REDIRECTS_IGNORED);
+    uint32_t proposed = proposals(f, p, sure, i);
+    uint32_t forced = actions_of(p->rule_actions, sure, 0, CONTEXT_HIGH);
+    uint32_t more = ((proposed | forced) & strong) != 0;
+    uint32_t redirects = proposed >> REDIRECT & 1;
+    return fired & ~(more << LOOP_SUSPECTED) & ~((redirects ^ 1) << REDIRECTS_IGNORED);
 }
 
 /* The candidate sets; `fired` gets the rules that fired. */
@@ -110,11 +237,15 @@ CELLIUM_INLINE void propose(
 {
     const Policy p = *policy;
     uint32_t any = 0;
+    for (int i = first; i < end; i++)
+        any |= fired[i];
+    if (any & (BIT(LOOP_SUSPECTED) | BIT(REDIRECTS_IGNORED)))
+        for (int i = first; i < end; i++)
+            fired[i] = settle_rungs(f, &p, fired[i], i);
     for (int i = first; i < end; i++) {
         uint32_t proposed = proposals(f, &p, fired[i], i);
         uint32_t progressing = p.rules_enabled >> PROGRESSING
             & is_progressing(f, &p, fired[i], proposed, i);
-        any |= fired[i];
         fired[i] |= progressing << PROGRESSING;
         proposed |= p.rule_actions[PROGRESSING] & -progressing;
         /* With the last rule switched off nothing may be proposed: go on. */
@@ -128,7 +259,8 @@ CELLIUM_INLINE void propose(
     if (any & FORCING_RULES)
         for (int i = first; i < end; i++) {
             uint32_t forcing = fired[i] & FORCING_RULES, lowest = forcing & -forcing;
-            uint32_t forced = actions_of(p.rule_actions, lowest, 0, FIRST_PROPOSING);
+            uint32_t forced = actions_of(p.rule_actions, lowest, 0, CONTEXT_HIGH)
+                | actions_of(p.rule_actions, lowest, REDIRECTS_IGNORED, COMPRESSION_FAILED);
             candidates[i] = choose(forcing != 0, forced, candidates[i]);
         }
 }

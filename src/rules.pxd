@@ -5,7 +5,9 @@ from libc.stdint cimport uint8_t, uint32_t
 from records cimport Batch, Features, Policy
 
 cdef extern from "stages.h" nogil:
-    const int FIRST_PROPOSING       # rules below this one force their action
+    # Masks of rules: those that force their action; those for repetition and stagnation.
+    const uint32_t FORCING_RULES
+    const uint32_t DETECTING_RULES
     # The candidate set; `rules` gets the rules that fired.
     uint8_t evaluate(const Features* features, const Policy* policy, uint32_t* rules)
     # The sessions [start, stop) of a batch, by one of the variants of variants.h.

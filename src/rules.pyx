@@ -10,9 +10,13 @@ RULES = (
     "output_loop", "context_exhausted", "round_limit", "failure_wall", "true_stagnation",
     "bad_cycle", "context_high", "context_critical", "failure_chain", "prolonged_stagnation",
     "tool_cycle", "tool_repetition", "mild_stagnation", "moderate_stagnation", "slow_progress",
-    "progressing",
+    "progressing", "redirects_ignored", "compression_failed", "transient_failure",
+    "transient_persists", "repeated_round", "repeated_call", "repeated_result", "repeated_error",
+    "no_information", "little_information", "mostly_failing", "repeated_text", "idle",
+    "loop_suspected",
 )
-FIRST_PROPOSING = rules.FIRST_PROPOSING
+FORCING = rules.FORCING_RULES       # mask
+LOOP_RULES = rules.DETECTING_RULES  # mask of those that `loop_detection` switches off
 
 
 def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop, int variant=-1):

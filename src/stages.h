@@ -15,56 +15,71 @@
 
 /* Call k of a round to lane `first`, the calls behind it to the lanes behind it. */
 CELLIUM_INLINE void take_calls(
-    RecordLanes *restrict at, const Round *restrict round, Py_ssize_t k, int first, int end)
+    RecordLanes *restrict at, const Policy *restrict policy, const Round *restrict round,
+    Py_ssize_t k, int first, int end)
 {
     const Py_ssize_t place = k - first;
+    const uint64_t *signature = policy->see_through_volatile && round->shape
+        ? round->shape : round->signature;
     for (int i = first; i < end; i++)
         at->tool[i] = mix(round->tool[place + i]);
     for (int i = first; i < end; i++) {
         uint64_t result = round->result ? round->result[place + i] : 0;
-        at->signature[i] = fold(round->signature[place + i]);
-        at->call[i] = fold_pair(round->signature[place + i], result);
+        at->signature[i] = fold(signature[place + i]);
+        at->call[i] = fold_pair(signature[place + i], result);
         at->result[i] = mix(result);
     }
     for (int i = first; i < end; i++)
         at->call_flags[i] = round->flags ? round->flags[place + i] : 0;
     for (int i = first; i < end; i++)
         at->call_size[i] = round->size ? round->size[place + i] : 0;
+    push_call(at, first, end);
+    judge_call(at, policy, first, end);
 }
 
 /* The rounds of a group, of one call each. */
 CELLIUM_INLINE void take_single_calls(
-    RecordLanes *restrict at, const Batch *restrict batch, Py_ssize_t row)
+    RecordLanes *restrict at, const Policy *restrict policy, const Batch *restrict batch,
+    Py_ssize_t row)
 {
     Round round = read_round(batch, row);
-    take_calls(at, &round, 0, 0, LANES);
-    push_call(at, 0, LANES);
+    at->sized = round.size != NULL;
+    begin_judging(at, 0, LANES);
+    take_calls(at, policy, &round, 0, 0, LANES);
     for (int i = 0; i < LANES; i++) {
         at->round_calls[i] = 1;
         at->round_errors[i] = at->call_flags[i] & CALL_ERROR;
         at->round_empties[i] = (at->call_flags[i] & CALL_EMPTY) / CALL_EMPTY;
+        at->round_transient[i] = at->round_errors[i]
+            & (at->call_flags[i] & CALL_TRANSIENT) / CALL_TRANSIENT;
         at->text[i] = batch->text ? mix(batch->text[row + i]) : 0;
         at->given_progress[i] = NAN;
     }
+    for (int i = 0; i < LANES; i++)
+        at->new_sketch[i] = sketch_of_row(batch, row + i);
     for (int i = 0; batch->progress && i < LANES; i++)
         at->given_progress[i] = decimal(batch->progress[row + i]);
 }
 
 /* A round of any number of calls. Those that would leave the window within it are only counted. */
-CELLIUM_INLINE void take_round(RecordLanes *restrict at, const Round *restrict round, int i)
+CELLIUM_INLINE void take_round(
+    RecordLanes *restrict at, const Policy *restrict policy, const Round *restrict round, int i)
 {
-    uint64_t errors = 0, empties = 0;
-    for (Py_ssize_t k = round->calls > WINDOW ? round->calls - WINDOW : 0; k < round->calls; k++) {
-        take_calls(at, round, k, i, i + 1);
-        push_call(at, i, i + 1);
-    }
+    uint64_t errors = 0, empties = 0, transient = 0;
+    at->sized = round->size != NULL;
+    begin_judging(at, i, i + 1);
+    for (Py_ssize_t k = round->calls > WINDOW ? round->calls - WINDOW : 0; k < round->calls; k++)
+        take_calls(at, policy, round, k, i, i + 1);
     for (Py_ssize_t k = 0; round->flags && k < round->calls; k++) {
         errors += (round->flags[k] & CALL_ERROR) != 0;
         empties += (round->flags[k] & CALL_EMPTY) != 0;
+        transient += (round->flags[k] & CALL_ERROR) && (round->flags[k] & CALL_TRANSIENT);
     }
     at->round_calls[i] = (uint32_t)(round->calls < UINT32_MAX ? round->calls : UINT32_MAX);
     at->round_errors[i] = (uint32_t)(errors < UINT32_MAX ? errors : UINT32_MAX);
     at->round_empties[i] = (uint32_t)(empties < UINT32_MAX ? empties : UINT32_MAX);
+    at->round_transient[i] = (uint32_t)(transient < UINT32_MAX ? transient : UINT32_MAX);
+    at->new_sketch[i] = round->sketch;
     at->text[i] = mix(round->text);
     at->given_progress[i] = decimal(round->progress);
 }
@@ -104,10 +119,12 @@ CELLIUM_INLINE void settle(
         judge(at, policy, 0, first, end);
         describe_window(at, policy, 0, to, first, end);
     }
+    describe_limits(at, to, first, end);
+    weigh_evidence(at, policy, to, first, end);
     scatter(at, first, end);
+    describe_evidence(at, policy, to, first, end);
     describe_results(at, to, first, end);
     describe_trend(at, policy, wanted, to, first, end);
-    describe_limits(at, to, first, end);
 }
 
 static void settle_one(
@@ -148,6 +165,26 @@ static void write_row(
     row->failures_in_row = (uint8_t)f->failures_in_row[i];
     row->plateau = (uint8_t)f->plateau[i];
     row->making_progress = (uint8_t)f->making_progress[i];
+    row->information = (uint8_t)f->information[i];
+    row->slight = (uint8_t)f->slight[i];
+    row->own_limit = (uint8_t)f->own_limit[i];
+    row->no_information = (uint8_t)f->no_information[i];
+    row->little_information = (uint8_t)f->little_information[i];
+    row->round_repeats = (uint8_t)f->round_repeats[i];
+    row->call_repeats = (uint8_t)f->call_repeats[i];
+    row->result_repeats = (uint8_t)f->result_repeats[i];
+    row->recent_failures = (uint8_t)f->recent_failures[i];
+    row->error_repeats = (uint8_t)f->error_repeats[i];
+    row->transient_rounds = (uint8_t)f->transient_rounds[i];
+    row->text_repeats = (uint8_t)f->text_repeats[i];
+    row->idle_rounds = (uint8_t)f->idle_rounds[i];
+    row->blank_rounds = (uint8_t)f->blank_rounds[i];
+    row->unheeded_redirects = (uint8_t)f->unheeded_redirects[i];
+    row->exhausted_rounds = (uint8_t)f->exhausted_rounds[i];
+    row->compress_ready = (uint8_t)f->compress_ready[i];
+    row->compression_failed = (uint8_t)f->compression_failed[i];
+    row->compress_wait = session->compress_wait;
+    row->compress_tries = session->compress_tries;
     row->run_tool = f->run_length[i] ? session->tool[f->newest_of_run[i]] : 0;
     row->error_result = errors ? session->error : 0;
     for (int k = 0; k < 3; k++)
@@ -162,7 +199,7 @@ static inline void extract(
     FeatureLanes to;
     at.session[0] = session;
     gather(&at, 0, 1);
-    take_round(&at, round, 0);
+    take_round(&at, policy, round, 0);
     settle_one(&at, policy, 1, &to, 0);
     write_row(session, &to, 0, row);
 }
@@ -195,12 +232,12 @@ CELLIUM_INLINE void extract_group(
         at.session[i] = at.session[0];      /* for something to read */
     gather(&at, 0, LANES);
     const Policy *policy = to->policy = policy_of_all(batch->policies, at.policy, count);
-    if (count == LANES && have_one_call(batch, row, LANES))
-        take_single_calls(&at, batch, row);
+    if (policy && have_one_call(batch, row, LANES))
+        take_single_calls(&at, policy, batch, row);
     else
         for (int i = 0; i < count; i++) {
             Round round = read_round(batch, row + i);
-            take_round(&at, &round, i);
+            take_round(&at, &batch->policies[at.policy[i]], &round, i);
         }
     if (policy)
         settle(&at, policy, wanted, to, 0, LANES);
@@ -233,6 +270,24 @@ CELLIUM_INLINE void read_row(const Features *restrict row, FeatureLanes *restric
     to->context_known[i] = row->context_known != 0;
     to->plateau[i] = row->plateau != 0;
     to->making_progress[i] = row->making_progress != 0;
+    to->information[i] = row->information;
+    to->slight[i] = row->slight != 0;
+    to->own_limit[i] = row->own_limit;
+    to->no_information[i] = row->no_information;
+    to->little_information[i] = row->little_information;
+    to->round_repeats[i] = row->round_repeats;
+    to->call_repeats[i] = row->call_repeats;
+    to->result_repeats[i] = row->result_repeats;
+    to->recent_failures[i] = row->recent_failures;
+    to->error_repeats[i] = row->error_repeats;
+    to->transient_rounds[i] = row->transient_rounds;
+    to->text_repeats[i] = row->text_repeats;
+    to->idle_rounds[i] = row->idle_rounds;
+    to->blank_rounds[i] = row->blank_rounds;
+    to->unheeded_redirects[i] = row->unheeded_redirects;
+    to->exhausted_rounds[i] = row->exhausted_rounds;
+    to->compress_ready[i] = row->compress_ready != 0;
+    to->compression_failed[i] = row->compression_failed != 0;
 }
 
 CELLIUM_INLINE void read_rows(
@@ -286,8 +341,8 @@ CELLIUM_INLINE void evaluate_group(
         }
     for (int i = 0; i < count; i++)
         batch->candidates[row + i] = (uint8_t)candidates[i];
-    if (batch->rules)
-        memcpy(batch->rules + row, fired, (size_t)count * sizeof *fired);
+    for (int i = 0; batch->rules && i < count; i++)
+        batch->rules[(size_t)(row + i) & batch->rules_mask] = fired[i];
     for (int i = 0; batch->feature_lanes && i < count; i++)
         if (candidates[i] & (candidates[i] - 1))
             write_biasing(f, i, features_row(batch, row + i));

@@ -57,12 +57,13 @@ cdef inline void open_session(
     session.context_tokens = -1
     session.round_limit = round_limit
     session.history_count = 1       # the opening 0.0
+    session.compress_wait = 255     # never
     for i in range(ARMS):
         session.alpha[i] = <float>policies[policy].prior.alpha
         session.beta[i] = <float>policies[policy].prior.beta
     session.pending = 0xFFFF        # NOT_LEARNING everywhere
     # Decision 0: continue, the only candidate.
-    feedback.execute(session, &policies[policy], CONTINUE, 1 << CONTINUE)
+    feedback.execute(session, &policies[policy], CONTINUE, 1 << CONTINUE, 0)
 
 
 cdef inline void close_session(Session* session) noexcept nogil:
@@ -80,6 +81,7 @@ ctypedef struct Outcome:
     uint8_t action
     uint8_t candidates
     uint8_t tiebreak
+    uint8_t advice_age
 
 
 cdef inline void step(
@@ -96,4 +98,5 @@ cdef inline void step(
         session, &out.features, policy, batch.pools, batch.key, out.candidates,
         out.draws, out.bias,
     )
-    feedback.execute(session, policy, out.action, out.candidates)
+    feedback.execute(session, policy, out.action, out.candidates, out.rules)
+    out.advice_age = session.advice_age

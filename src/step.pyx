@@ -145,6 +145,10 @@ cdef class DecisionRecord:
         return self.outcome.reward
 
     @property
+    def advice_age(self):
+        return self.outcome.advice_age
+
+    @property
     def context_ratio(self):
         return self.outcome.features.context_ratio
 
@@ -198,6 +202,7 @@ def record_of(size_t batch_address, Py_ssize_t i):
     record.outcome.action = batch.action[i]
     record.outcome.candidates = batch.candidates[i]
     record.outcome.tiebreak = batch.tiebreak[i]
+    record.outcome.advice_age = batch.advice_age[i]
     return record
 
 

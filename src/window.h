@@ -27,21 +27,24 @@ CELLIUM_INLINE void push_arrays(RecordLanes *restrict at, int first, int end)
     for (int i = first; i < end; i++) {
         Session *session = at->session[i];
         at->equal_call[i] = equal_words(session->call, at->call[i]);
+        at->equal_result[i] = equal_halves(session->result, at->result[i]);
         at->equal_signature[i] = equal_words_3(session->signature, at->signature[i]);
         at->equal_tool[i] = equal_words_3(session->tool, at->tool[i]);
         shift_words(session->signature, LAGS);
         shift_words(session->call, WINDOW - 1);
+        memmove(session->result + 1, session->result, sizeof session->result - sizeof(uint16_t));
         shift_words(session->tool, RUN_WINDOW);
         shift_words(session->size, SIZES);
         session->signature[0] = at->signature[i];
         session->call[0] = at->call[i];
+        session->result[0] = (uint16_t)at->result[i];
         session->tool[0] = at->tool[i];
         session->size[0] = at->call_size[i];
     }
 }
 
-/* One call of each lane. Whatever is compared with a call that is not in the window is masked when
-   it is read. */
+/* One call of each lane. The histories of lags may compare with a call that is not in the window:
+   they are masked when they are read. */
 CELLIUM_INLINE void push_call(RecordLanes *restrict at, int first, int end)
 {
     push_arrays(at, first, end);
@@ -49,10 +52,13 @@ CELLIUM_INLINE void push_call(RecordLanes *restrict at, int first, int end)
         uint32_t failed = at->call_flags[i] & CALL_ERROR;
         uint32_t empty = (at->call_flags[i] & CALL_EMPTY) / CALL_EMPTY;
         /* The distance to the nearest call like it; the bit beyond the window turns none into 0. */
-        uint32_t equal = (at->equal_call[i] & at->in_window[i]) | 1 << 15;
-        at->twins[i] = (at->twins[i] << 4 | ((lowest_place(equal) + 1) & 15)) & 0xFFFF;
         at->same_call[i] = push_lags(at->same_call[i], at->equal_call[i]);
         at->same_signature[i] = push_lags(at->same_signature[i], at->equal_signature[i]);
+        at->equal_call[i] &= at->in_window[i];
+        at->equal_result[i] &= at->in_window[i];
+        at->equal_signature[i] &= at->in_window[i];
+        uint32_t equal = at->equal_call[i] | 1 << 15;
+        at->twins[i] = (at->twins[i] << 4 | ((lowest_place(equal) + 1) & 15)) & 0xFFFF;
         at->repeated_tools[i] = (at->repeated_tools[i] | at->equal_tool[i]) << 1 & RECENT_BITS;
         at->error_bits[i] = (at->error_bits[i] << 1 | failed) & 0xFFFF;
         at->empty_bits[i] = (at->empty_bits[i] << 1 | empty) & 0xFFFF;
@@ -74,11 +80,12 @@ CELLIUM_INLINE void count_calls(RecordLanes *restrict at, int first, int end)
     for (int i = first; i < end; i++) {
         uint32_t some = at->round_calls[i] != 0;
         uint32_t failed = at->round_errors[i] == at->round_calls[i];
+        uint32_t counts = some & (at->round_transient[i] != at->round_calls[i]);
         uint32_t in_row = at_most_word(at->failed_rounds[i] + 1, RUN_WINDOW) & -failed;
         at->calls[i] = add_saturating(at->calls[i], at->round_calls[i]);
         at->errors[i] = add_saturating(at->errors[i], at->round_errors[i]);
         at->empties[i] = add_saturating(at->empties[i], at->round_empties[i]);
-        at->failed_rounds[i] = choose(some, in_row, at->failed_rounds[i]);
+        at->failed_rounds[i] = choose(counts, in_row, at->failed_rounds[i]);
     }
 }
 

@@ -1,0 +1,292 @@
+/* What a round brought, what that adds up to, and how far the ladder of interventions was climbed.
+   Formulas: docs/semantics.md, "What a round brought" and "The ladder". */
+
+#ifndef CELLIUM_EVIDENCE_H
+#define CELLIUM_EVIDENCE_H
+
+#include "sketch.h"
+#include "window.h"
+
+#define CYCLE_LONGEST ROUND_HASHES
+
+CELLIUM_INLINE uint32_t one_more(uint32_t count)
+{
+    return count + (count < 255);
+}
+
+CELLIUM_INLINE uint32_t one_less(uint32_t count)
+{
+    return count - (count != 0);
+}
+
+CELLIUM_INLINE uint32_t larger_word(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+CELLIUM_INLINE uint32_t bits_set_of_12(uint32_t bits)
+{
+    uint32_t pairs = bits - (bits >> 1 & 0x555);
+    uint32_t fours = (pairs & 0x333) + (pairs >> 2 & 0x333);
+    return (fours + (fours >> 4) + (fours >> 8)) & 0xF;
+}
+
+/* --- Each call --- */
+
+/* A round begins: nothing is judged yet. */
+CELLIUM_INLINE void begin_judging(RecordLanes *restrict at, int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        at->information[i] = NOT_JUDGED;
+        at->call_repeats[i] = at->result_repeats[i] = 0;
+        at->round_sum[i] = 0;
+        at->new_call[i] = 0;
+        at->slight[i] = 1;
+        at->own_limit[i] = NO_LIMIT;
+        at->error_before[i] = at->error[i];
+    }
+}
+
+/* Repeats that the policy grants a tool; 0 = the tool has no limit of its own. */
+static inline uint32_t limit_of_tool(const Policy *policy, uint32_t tool)
+{
+    for (int k = 0; k < policy->limited_tool_count; k++)
+        if (policy->limited_tools[k] == tool)
+            return policy->tool_limits[k];
+    return 0;
+}
+
+CELLIUM_INLINE void find_limits(
+    RecordLanes *restrict at, const Policy *restrict policy, int first, int end)
+{
+    for (int i = first; i < end; i++)
+        at->call_limit[i] = 0;
+    for (int i = first; policy->limited_tool_count && i < end; i++)
+        at->call_limit[i] = limit_of_tool(policy, at->tool[i]);
+}
+
+/* The call that push_call took in. */
+CELLIUM_INLINE void judge_call(
+    RecordLanes *restrict at, const Policy *restrict policy, int first, int end)
+{
+    uint32_t longest = policy->slight_result;
+    find_limits(at, policy, first, end);
+    for (int i = first; i < end; i++) {
+        uint32_t flags = at->call_flags[i], own = at->call_limit[i] != 0;
+        uint32_t failed = flags & CALL_ERROR;
+        uint32_t empty = (flags & CALL_EMPTY) / CALL_EMPTY;
+        uint32_t transient = failed & (flags & CALL_TRANSIENT) / CALL_TRANSIENT;
+        uint32_t acknowledged = (flags & CALL_ACKNOWLEDGED) / CALL_ACKNOWLEDGED;
+        uint32_t slight = (failed ^ 1) & at->sized & (at->call_size[i] <= longest);
+        uint32_t known = choose(slight, LITTLE, NOTHING);
+        uint32_t brought = choose(at->equal_result[i] != 0, known, NEWS);
+        brought = choose(empty, LITTLE, brought);
+        brought = choose(acknowledged, ACKNOWLEDGEMENT, brought);
+        brought = choose(at->equal_call[i] != 0, known, brought);
+        brought = choose(failed, NOTHING, brought);
+        brought = choose(transient | (own & (brought != NEWS)), NOT_JUDGED, brought);
+        uint32_t results = bits_set_of_12(at->equal_result[i]) + 1;
+        results &= -((brought == NOTHING) & (failed ^ 1));
+        at->information[i] = larger_word(at->information[i], brought);
+        at->slight[i] &= slight;
+        at->own_limit[i] = at_most_word(at->own_limit[i], at->call_limit[i]);
+        at->call_repeats[i] = larger_word(
+            at->call_repeats[i], bits_set_of_12(at->equal_call[i]) + 1);
+        at->result_repeats[i] = larger_word(at->result_repeats[i], results);
+        at->round_sum[i] += at->call[i];
+        at->new_call[i] |= at->equal_signature[i] == 0;
+        at->twins[i] &= ~(0xFu & -own);
+    }
+}
+
+/* --- Each round --- */
+
+CELLIUM_INLINE void settle_judging(RecordLanes *restrict at, int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        uint32_t some = -(uint32_t)(at->round_calls[i] != 0);
+        at->own_limit[i] &= some;
+        at->slight[i] &= some;
+    }
+}
+
+CELLIUM_INLINE void count_information(RecordLanes *restrict at, int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        uint32_t brought = at->information[i];
+        uint32_t none = at->no_information[i], little = at->little_information[i];
+        none = choose(brought == NOTHING, one_more(none), none);
+        none = choose(brought == ACKNOWLEDGEMENT, one_less(none), none);
+        little = choose((brought == NOTHING) | (brought == LITTLE), one_more(little), little);
+        little = choose(brought == ACKNOWLEDGEMENT, one_less(little), little);
+        at->no_information[i] = choose(brought == NEWS, 0, none);
+        at->little_information[i] = choose(brought == NEWS, 0, little);
+    }
+}
+
+CELLIUM_INLINE void count_errors(
+    RecordLanes *restrict at, const Policy *restrict policy, int first, int end)
+{
+    uint32_t longest = policy->slight_error;
+    for (int i = first; i < end; i++) {
+        uint32_t some = at->round_calls[i] != 0;
+        uint32_t failed = some & (at->round_errors[i] == at->round_calls[i]);
+        uint32_t transient = some & (at->round_transient[i] == at->round_calls[i]);
+        uint32_t repeats = at->error_repeats[i];
+        uint32_t telling = (at->sized ^ 1) | (at->call_size[i] > longest);
+        uint32_t same = telling & (repeats != 0) & (at->error[i] == at->error_before[i]);
+        uint32_t passed_over = (some ^ 1) | transient | (at->own_limit[i] != 0);
+        uint32_t counted = choose(failed, choose(same, one_more(repeats), 1), 0);
+        uint32_t waits = choose(transient, one_more(at->transient_rounds[i]), 0);
+        at->error_repeats[i] = choose(passed_over, repeats, counted);
+        at->transient_rounds[i] = choose(some, waits, at->transient_rounds[i]);
+    }
+}
+
+/* 4 bits of the rounds that equal the one `period` rounds before them, period >= 2. */
+CELLIUM_INLINE uint32_t lag_of(uint32_t lags, uint32_t period)
+{
+    return lags >> 4 * (period - 2) & 15;
+}
+
+CELLIUM_INLINE uint32_t hash_of_round(const uint32_t *restrict hashes, uint32_t age)
+{
+    return hashes[age / 2 * LANES] >> 16 * (age % 2) & 0xFFFF;
+}
+
+/* The round among those before it. */
+CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
+{
+    for (int i = first; i < end; i++) {
+        uint32_t *hashes = &at->round_hashes[0][i];
+        uint32_t some = at->round_calls[i] != 0;
+        uint32_t hash = at->round_sum[i] * 0x9E3779B1u >> 16;
+        hash += hash == 0;
+        uint32_t lags = 0;
+        for (uint32_t period = 2; period <= CYCLE_LONGEST; period++) {
+            uint32_t lag = at_most_word(lag_of(at->round_lags[i], period) + 1, 15);
+            uint32_t equal = hash == hash_of_round(hashes, period - 1);
+            lags |= (lag & -equal) << 4 * (period - 2);
+        }
+        uint32_t same = hash == hash_of_round(hashes, 0);
+        uint32_t repeats = choose(same, one_more(at->round_repeats[i]), 1);
+        at->round_lags[i] = choose(some, lags, at->round_lags[i]);
+        at->round_repeats[i] = choose(some, repeats, at->round_repeats[i]);
+        uint32_t one = at->round_hashes[0][i], two = at->round_hashes[1][i];
+        at->round_hashes[0][i] = choose(some, one << 16 | hash, one);
+        at->round_hashes[1][i] = choose(some, two << 16 | one >> 16, two);
+        at->round_hashes[2][i] = choose(
+            some, at->round_hashes[2][i] << 16 | two >> 16, at->round_hashes[2][i]);
+    }
+}
+
+/* The shortest cycle that the newest rounds run through, not all of them equal; else 0. */
+CELLIUM_INLINE uint32_t cycle_of_rounds(uint32_t lags, uint32_t repeats)
+{
+    uint32_t cycle = 0;
+    for (uint32_t period = CYCLE_LONGEST; period >= 2; period--)
+        cycle = choose((lag_of(lags, period) >= period) & (repeats < period), period, cycle);
+    return cycle;
+}
+
+CELLIUM_INLINE void count_texts(
+    RecordLanes *restrict at, const Policy *restrict policy, int first, int end)
+{
+    uint32_t least = policy->near_duplicate;
+    for (int i = first; i < end; i++) {
+        uint32_t idle = at->round_calls[i] == 0, blank = idle & (at->text[i] == 0);
+        at->idle_rounds[i] = one_more(at->idle_rounds[i]) & -idle;
+        at->blank_rounds[i] = one_more(at->blank_rounds[i]) & -blank;
+    }
+    for (int i = first; i < end; i++) {
+        uint32_t told = at->new_sketch[i] != 0, comparable = at->sketch[i] != 0;
+        uint32_t near = comparable & (alike(at->new_sketch[i], at->sketch[i]) >= least);
+        uint32_t repeats = one_more(at->text_repeats[i]) & -near;
+        repeats = choose(told, repeats, at->text_repeats[i]);
+        at->text_repeats[i] = repeats & -(uint32_t)(at->information[i] != NEWS);
+        at->sketch[i] = told ? at->new_sketch[i] : at->sketch[i];
+    }
+}
+
+/* --- The ladder --- */
+
+CELLIUM_INLINE void count_compression(
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    int first, int end)
+{
+    double full = policy->context_exhausted_saturation;
+    double critical = policy->context_critical_saturation;
+    for (int i = first; i < end; i++) {
+        double tokens = at->context_tokens[i], before = real_of(at->compressed_tokens[i]);
+        double ratio = to->context_ratio[i];
+        uint32_t known = to->context_known[i];
+        uint32_t helped = (tokens >= 0.0) & (tokens < 0.9 * before);
+        uint32_t exhausted = known & (ratio >= full);
+        at->compress_tries[i] &= helped - 1;
+        at->compressed_tokens[i] &= helped - 1;
+        at->exhausted_rounds[i] = one_more(at->exhausted_rounds[i]) & -exhausted;
+        at->compress_wait[i] = one_more(at->compress_wait[i]);
+        uint32_t waited = (double)(int32_t)at->compress_wait[i] >= policy->compress_cooldown;
+        uint32_t hopeful = (double)(int32_t)at->compress_tries[i] < policy->compress_tries;
+        to->compress_ready[i] = waited & hopeful;
+        to->compression_failed[i] = known & (ratio >= critical) & waited & (hopeful ^ 1);
+    }
+}
+
+CELLIUM_INLINE void count_redirects(
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    int first, int end)
+{
+    double burning = policy->mostly_failing_failures;
+    for (int i = first; i < end; i++) {
+        uint32_t failures = bits_set_of_12(at->error_bits[i] & at->in_window[i]);
+        uint32_t heeded = (at->information[i] == NEWS) & at->new_call[i]
+            & ((double)(int32_t)failures < burning) & (to->compression_failed[i] ^ 1);
+        at->unheeded_redirects[i] &= heeded - 1;
+        to->recent_failures[i] = failures;
+    }
+}
+
+/* All of it, once calls and errors are counted and the context is described. */
+CELLIUM_INLINE void weigh_evidence(
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    int first, int end)
+{
+    settle_judging(at, first, end);
+    count_information(at, first, end);
+    count_errors(at, policy, first, end);
+    push_round(at, first, end);
+    count_texts(at, policy, first, end);
+    count_compression(at, policy, to, first, end);
+    count_redirects(at, policy, to, first, end);
+}
+
+CELLIUM_INLINE void describe_evidence(
+    const RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    int first, int end)
+{
+    uint32_t rounds = policy->count_round_cycles != 0;
+    for (int i = first; i < end; i++) {
+        uint32_t brought = at->information[i];
+        uint32_t old = (brought == NOTHING) | (brought == LITTLE);
+        uint32_t cycle = cycle_of_rounds(at->round_lags[i], at->round_repeats[i]) & -old;
+        to->cycle[i] = choose(rounds, cycle, to->cycle[i]);
+        to->information[i] = brought;
+        to->slight[i] = at->slight[i];
+        to->own_limit[i] = at->own_limit[i];
+        to->no_information[i] = at->no_information[i];
+        to->little_information[i] = at->little_information[i];
+        to->round_repeats[i] = at->round_repeats[i];
+        to->call_repeats[i] = at->call_repeats[i];
+        to->result_repeats[i] = at->result_repeats[i];
+        to->error_repeats[i] = at->error_repeats[i];
+        to->transient_rounds[i] = at->transient_rounds[i];
+        to->text_repeats[i] = at->text_repeats[i];
+        to->idle_rounds[i] = at->idle_rounds[i];
+        to->blank_rounds[i] = at->blank_rounds[i];
+        to->unheeded_redirects[i] = at->unheeded_redirects[i];
+        to->exhausted_rounds[i] = at->exhausted_rounds[i];
+    }
+}
+
+#endif

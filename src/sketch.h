@@ -1,0 +1,92 @@
+/* Sketches of texts: 16 numbers of four bits, most of which nearly equal texts share.
+ *
+ * MinHash over grams of three characters (A. Z. Broder, "On the resemblance and containment of
+ * documents", SEQUENCES 1997) under 16 permutations of their 16-bit hashes, multiplications by odd
+ * numbers; of each minimum four bits (P. Li, A. C. König, "b-Bit Minwise Hashing", WWW 2010). */
+
+#ifndef CELLIUM_SKETCH_H
+#define CELLIUM_SKETCH_H
+
+#include "machine.h"
+
+enum {
+    SKETCH_NUMBERS = 16,
+    SKETCH_LEAST = 16,      /* characters from which a text can be told */
+    SKETCH_MOST = 256       /* characters that are looked at */
+};
+
+static const uint16_t SKETCH_FACTORS[SKETCH_NUMBERS] = {
+    0x9E37, 0x79B9, 0x7F4B, 0xD6E9, 0xFEB9, 0x6659, 0xFD93, 0x51AF,
+    0xD7ED, 0x558D, 0xC2B3, 0xAE3D, 0x85EB, 0xCA77, 0x27D5, 0xEB2F,
+};
+
+/* Hash of the gram that ends at the last of three characters of 21 bits each. */
+CELLIUM_INLINE uint16_t gram_hash(uint64_t gram)
+{
+    return (uint16_t)(gram * 0x9E3779B97F4A7C15 >> 48);
+}
+
+CELLIUM_INLINE uint64_t next_gram(uint64_t gram, uint32_t character)
+{
+    return gram >> 21 | (uint64_t)character << 42;
+}
+
+/* The least of all grams' hashes under each permutation, compared as signed numbers. */
+CELLIUM_INLINE void least_hashes(const uint32_t *chars, int count, int16_t *least)
+{
+    uint64_t gram = next_gram(next_gram(0, chars[0]), chars[1]);
+#if defined(__SSE2__)
+    const __m128i *factors = (const __m128i *)SKETCH_FACTORS;
+    const __m128i first = _mm_loadu_si128(factors), last = _mm_loadu_si128(factors + 1);
+    __m128i least_first = _mm_set1_epi16(INT16_MAX), least_last = least_first;
+    for (int i = 2; i < count; i++) {
+        gram = next_gram(gram, chars[i]);
+        const __m128i hash = _mm_set1_epi16((int16_t)gram_hash(gram));
+        least_first = _mm_min_epi16(least_first, _mm_mullo_epi16(hash, first));
+        least_last = _mm_min_epi16(least_last, _mm_mullo_epi16(hash, last));
+    }
+    _mm_storeu_si128((__m128i *)least, least_first);
+    _mm_storeu_si128((__m128i *)(least + 8), least_last);
+#else
+    for (int k = 0; k < SKETCH_NUMBERS; k++)
+        least[k] = INT16_MAX;
+    for (int i = 2; i < count; i++) {
+        gram = next_gram(gram, chars[i]);
+        const uint32_t hash = gram_hash(gram);
+        for (int k = 0; k < SKETCH_NUMBERS; k++) {
+            int16_t value = (int16_t)(hash * SKETCH_FACTORS[k]);
+            least[k] = value < least[k] ? value : least[k];
+        }
+    }
+#endif
+}
+
+/* The sketch of normalised characters: 0 for too few of them, else not 0. */
+CELLIUM_INLINE uint64_t sketch_of(const uint32_t *chars, int count)
+{
+    int16_t least[SKETCH_NUMBERS];
+    uint64_t sketch = 0;
+    if (count < SKETCH_LEAST)
+        return 0;
+    least_hashes(chars, count, least);
+    /* The high bits of a minimum are all alike; a product's high bits depend on its low ones. */
+    for (int k = 0; k < SKETCH_NUMBERS; k++)
+        sketch = sketch << 4 | ((uint32_t)(uint16_t)least[k] * 0x9E37 >> 12 & 0xF);
+    return sketch ? sketch : 1;
+}
+
+/* How many of the 16 numbers two sketches share. Unrelated texts share a few by chance. */
+CELLIUM_INLINE uint32_t alike(uint64_t a, uint64_t b)
+{
+    uint64_t different = a ^ b;
+    different |= different >> 1;
+    different |= different >> 2;
+    /* A one for each different number, summed up in bytes: there may be 16. */
+    different = (different & 0x0101010101010101) + (different >> 4 & 0x0101010101010101);
+    uint32_t sum = (uint32_t)different + (uint32_t)(different >> 32);
+    sum += sum >> 16;
+    sum += sum >> 8;
+    return SKETCH_NUMBERS - (sum & 0xFF);
+}
+
+#endif
