@@ -15,30 +15,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast.action import Action
-from cellium_fast.decision import Decisions
 from cellium_fast.fleet import Fleet
+from cellium_fast.lockstep import DecidedRows, Driver, Group, OnDecisions, groups
 from cellium_fast.policy import Policy
-from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS, RoundBatch
-from cellium_fast.traces.packed import (
-    CHUNK_SIZE,
-    PackedRuns,
-    RunFacts,
-    RunName,
-    call_offsets,
-    packed,
-    read_files,
-)
-from cellium_fast.traces.runs import USER_MESSAGE, Problem, RecordedRun
+from cellium_fast.traces.packed import PackedRuns, RunName, packed, read_files
+from cellium_fast.traces.runs import Problem, RecordedRun
 
 __all__ = [
     "INTERVENTIONS",
@@ -52,17 +41,13 @@ __all__ = [
     "summarise",
 ]
 
-# A group is driven once it has this many rounds, each run counted as one more.
-GROUP_SIZE = 262_144
-
 INTERVENTIONS = tuple(action for action in Action if action != Action.CONTINUE)
 # Summaries go over many runs, most of which are a few continues.
 _ACTIONS = tuple(Action)
 _CONTINUE_ALONE = (Action.CONTINUE,)
 _CONTINUE = bytes(_CONTINUE_ALONE)
 
-
-OnDecisions = Callable[[Sequence[RunName], Decisions], None]
+OnGroup = Callable[[Group, DecidedRows], None]
 Actions = NDArray[np.uint8]
 
 
@@ -193,6 +178,7 @@ def replay(
     *,
     seed: int = 0,
     on_decisions: OnDecisions | None = None,
+    on_group: OnGroup | None = None,
     on_problem: Callable[[Problem], None] | None = None,
 ) -> ReplayResult:
     """Drive recorded runs through the control loop.
@@ -206,6 +192,8 @@ def replay(
     on_decisions
         Called after every batch step with the names of its runs and the decisions, row by row.
         Each round of each run comes once: round 1 of all runs of a group, then round 2, ...
+    on_group
+        Called with each group of runs once it is driven, and with what was decided in it.
     on_problem
         Called with each problem.
 
@@ -220,16 +208,19 @@ def replay(
     ['continue', 'continue', 'continue', 'retry', 'retry', 'redirect']
     """
     began = time.perf_counter()
-    driver = _Driver(Fleet(seed=seed, policies={"replay": policy or Policy()}), on_decisions)
+    driver = Driver(Fleet(seed=seed, policies={"replay": policy or Policy()}), on_decisions)
     runs: list[ReplayedRun] = []
     problems = 0
-    for one in _groups(packed(found)):
+    for one in groups(packed(found)):
         if isinstance(one, Problem):
             problems += 1
             if on_problem is not None:
                 on_problem(one)
-        else:
-            runs += driver.drive(one)
+            continue
+        decided = driver.drive(one)
+        runs += _replayed(one, decided.action)
+        if on_group is not None:
+            on_group(one, decided)
     return ReplayResult(
         runs=runs,
         rounds=sum(run.rounds for run in runs),
@@ -239,128 +230,17 @@ def replay(
     )
 
 
-def _groups(packed: Iterable[PackedRuns | Problem]) -> Iterator[list[PackedRuns] | Problem]:
-    """Gather runs to groups, which end at the same runs however these came packed."""
-    group: list[PackedRuns] = []
-    size = waiting = 0
-    for one in packed:
-        if isinstance(one, Problem):
-            yield one
-            continue
-        start = 0
-        for end, run in enumerate(one.runs, 1):
-            waiting += 1 + run.length
-            if waiting < CHUNK_SIZE:
-                continue
-            size, waiting = size + waiting, 0
-            if size >= GROUP_SIZE:
-                yield [*group, one.part(start, end)]
-                group, size, start = [], 0, end
-        if start < len(one.runs):
-            group.append(one.part(start, len(one.runs)))
-    if group:
-        yield group
-
-
-class _Driver:
-    """Drives groups of packed runs through one fleet, and times the fleet alone."""
-
-    def __init__(self, fleet: Fleet, on_decisions: OnDecisions | None) -> None:
-        self._fleet = fleet
-        self._on_decisions = on_decisions
-        self.seconds = 0.0
-
-    def drive(self, group: list[PackedRuns]) -> Iterator[ReplayedRun]:
-        """Yield the runs of a group, in order, with what was decided."""
-        runs = [run for chunk in group for run in chunk.runs]
-        rows = _Rows(runs, [chunk.rounds for chunk in group])
-        actions = np.empty(len(rows.order), np.uint8)
-        outcomes = np.array([-1 if run.success is None else run.success for run in runs], np.int8)
-        limits = np.array([run.context_limit for run in runs], np.int64)
-        over = np.flatnonzero(rows.lengths == 0)
-        began = time.perf_counter()
-        ids = self._fleet.open(len(runs), context_limit=limits)
-        self._fleet.close(ids[over], outcomes[over])
-        self.seconds += time.perf_counter() - began
-        for number, (step, batch) in enumerate(rows.steps(self._on_decisions is not None), 1):
-            running = rows.run[rows.order[step]]
-            over = running[rows.lengths[running] == number]
-            began = time.perf_counter()
-            decisions = self._fleet.step(ids[running], batch)
-            self._fleet.close(ids[over], outcomes[over])
-            self.seconds += time.perf_counter() - began
-            actions[rows.order[step]] = decisions.action
-            if self._on_decisions is not None:
-                self._on_decisions([runs[place].name for place in running], decisions)
-        yield from _replayed(runs, rows, actions)
-
-
-class _Rows:
-    """The rounds of a group as rows, run after run, and the steps they are driven in.
-
-    `order` has the rows in the order they are driven: round 1 of all runs, then round 2, ...
-    The columns are put into that order once, so that the batch of a step is a part of them.
-    """
-
-    def __init__(self, runs: list[RunFacts], batches: list[RoundBatch]) -> None:
-        self._tools = {key: name for batch in batches for key, name in batch.tools.items()}
-        self._errors = {key: text for batch in batches for key, text in batch.errors.items()}
-        self.lengths = np.array([run.length for run in runs], np.int64)
-        self.starts = np.cumsum(self.lengths) - self.lengths
-        self.run = np.repeat(np.arange(len(runs)), self.lengths)
-        self.event = _joined(batches, "event")
-        number = np.arange(len(self.run)) - self.starts[self.run]
-        # Stable, so that the rows of a step stay in the order the runs were read.
-        self.order = np.argsort(number, kind="stable")
-        self._ends = np.cumsum(np.bincount(number))
-        counts = np.concatenate([np.diff(call_offsets(batch)) for batch in batches])
-        starts = np.cumsum(counts) - counts
-        counts = counts[self.order]
-        self._offsets = np.concatenate([[0], np.cumsum(counts)])
-        calls = np.repeat(starts[self.order] - self._offsets[:-1], counts)
-        calls += np.arange(len(calls))
-        self._calls = {name: _joined(batches, name)[calls] for name in CALL_COLUMNS}
-        self._rounds = {name: _joined(batches, name)[self.order] for name in ROUND_COLUMNS}
-
-    def steps(self, named: bool) -> Iterator[tuple[slice, RoundBatch]]:
-        """Yield, for each round number, the part of `order` with its rows, and their batch.
-
-        `named`: with the tool names and error texts that explanations need.
-        """
-        for start, end in pairwise([0, *self._ends.tolist()]):
-            offsets = self._offsets[start : end + 1]
-            calls = slice(offsets[0], offsets[-1])
-            columns = {name: column[calls] for name, column in self._calls.items()}
-            columns |= {name: column[start:end] for name, column in self._rounds.items()}
-            batch = RoundBatch(call_offsets=offsets - offsets[0], **columns)
-            if named:
-                self._name(batch)
-            yield slice(start, end), batch
-
-    def _name(self, batch: RoundBatch) -> None:
-        # Only what this step speaks of: a fleet keeps a bounded number of texts, a group has more.
-        assert batch.call_tool is not None and batch.call_result is not None
-        batch.tools = {tool: self._tools[tool] for tool in set(batch.call_tool.tolist())}
-        results = self._errors.keys() & batch.call_result.tolist()
-        batch.errors = {result: self._errors[result] for result in results}
-
-
-def _joined(batches: list[RoundBatch], name: str) -> NDArray[Any]:
-    return np.concatenate([getattr(batch, name) for batch in batches])
-
-
-def _replayed(runs: list[RunFacts], rows: _Rows, actions: Actions) -> Iterator[ReplayedRun]:
-    first_of_task = rows.event == USER_MESSAGE
-    first_of_task[rows.starts[rows.lengths > 0]] = True
+def _replayed(group: Group, actions: Actions) -> Iterator[ReplayedRun]:
     after = {
         action: np.bincount(
-            rows.run, _came_before(actions == action, first_of_task), minlength=len(runs)
+            group.run, _came_before(actions == action, group.first_of_task),
+            minlength=len(group.runs),
         ).astype(int).tolist()
         for action in (Action.TERMINATE, Action.REDIRECT)
     }
-    ends = (rows.starts + rows.lengths).tolist()
+    ends = (group.starts + group.lengths).tolist()
     for run, start, end, after_terminate, after_redirect in zip(
-        runs, rows.starts.tolist(), ends, after[Action.TERMINATE], after[Action.REDIRECT],
+        group.runs, group.starts.tolist(), ends, after[Action.TERMINATE], after[Action.REDIRECT],
         strict=True,
     ):
         yield ReplayedRun(

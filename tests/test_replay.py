@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cellium_fast import Action, Decisions, Fleet, InputError, Policy, Round, ToolCall
+from cellium_fast import Action, Decisions, Fleet, InputError, Policy, Round, ToolCall, lockstep
 from cellium_fast import replay as engine
 from cellium_fast.replay import ReplayedRun, RunName, replay, summarise
 from cellium_fast.traces import COMPACTION, NO_EVENT, USER_MESSAGE, Problem, RecordedRun
@@ -87,8 +87,8 @@ def test_size_of_groups_changes_nothing_without_tie_breaks(
     whole = replay(runs, FIRST)
     for group, chunk in ((1, 1), (30, 1), (30, 16), (1_000, 7)):
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "GROUP_SIZE", group)
-            patch.setattr(engine, "CHUNK_SIZE", chunk)
+            patch.setattr(lockstep, "GROUP_SIZE", group)
+            patch.setattr(lockstep, "CHUNK_SIZE", chunk)
             parts = replay(runs, FIRST)
         assert same(parts.runs) == same(whole.runs)
 
@@ -115,9 +115,8 @@ def test_same_seed_same_decisions_and_another_seed_others() -> None:
 def test_outcomes_teach_the_pool() -> None:
     def posterior(success: bool | None) -> float:
         fleet = Fleet()
-        driver = engine._Driver(fleet, None)
         runs = [run(str(number), same_call(6), success=success) for number in range(20)]
-        list(driver.drive(list(pack_together(runs))))  # type: ignore[arg-type]
+        lockstep.Driver(fleet).drive(lockstep.Group(list(pack_together(runs))))
         return float(fleet.posterior()["alpha"].sum())
 
     assert posterior(True) > posterior(None) > posterior(False)

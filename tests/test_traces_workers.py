@@ -27,8 +27,7 @@ from trace_files import (
     sleeps,
 )
 
-from cellium_fast import InputError, Round, RoundBatch, ToolCall
-from cellium_fast import replay as engine
+from cellium_fast import InputError, Round, RoundBatch, ToolCall, lockstep
 from cellium_fast.replay import ReplayResult, read_files, replay
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
 from cellium_fast.traces import Problem, RecordedRun, packed
@@ -84,8 +83,8 @@ def test_the_number_of_processes_changes_nothing(
     recordings: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Many groups, so that what a group learned shows in the next; they end amid what was packed.
-    monkeypatch.setattr(engine, "GROUP_SIZE", 60)
-    monkeypatch.setattr(engine, "CHUNK_SIZE", 16)
+    monkeypatch.setattr(lockstep, "GROUP_SIZE", 60)
+    monkeypatch.setattr(lockstep, "CHUNK_SIZE", 16)
     alone = outcome(recordings, 1)
     assert len({tuple(actions) for _, _, actions, _ in alone[0]}) > 10
     assert len(alone[1]) == 3
@@ -101,9 +100,9 @@ def test_groups_end_at_the_same_runs_however_they_were_packed(
         RecordedRun("x", Path("x"), str(number), [Round()] * length, [0] * length)
         for number, length in enumerate(chance.integers(0, 9, 120).tolist())
     ]
-    monkeypatch.setattr(engine, "GROUP_SIZE", 70)
+    monkeypatch.setattr(lockstep, "GROUP_SIZE", 70)
     for chunk in (1, 16, 40):
-        monkeypatch.setattr(engine, "CHUNK_SIZE", chunk)
+        monkeypatch.setattr(lockstep, "CHUNK_SIZE", chunk)
         monkeypatch.setattr(packed, "CHUNK_SIZE", chunk)
         expected = group_names(packed.packed(runs))
         assert len(expected) > 4
@@ -114,8 +113,8 @@ def test_groups_end_at_the_same_runs_however_they_were_packed(
 
 def group_names(found: Any) -> list[list[str]]:
     return [
-        [run.name.run for part in group for run in part.runs]
-        for group in engine._groups(found) if not isinstance(group, Problem)
+        [run.name.run for run in group.runs]
+        for group in lockstep.groups(found) if not isinstance(group, Problem)
     ]
 
 
