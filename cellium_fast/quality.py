@@ -1,0 +1,338 @@
+"""How good decisions are on recorded runs: failing runs caught, successful runs disturbed.
+
+A detector fires in a round if that round speaks for stepping in. It has caught a failing run, or
+disturbed a successful one, if it fires in any of its rounds. The detectors judged side by side:
+
+=================================  ================================================================
+`POLICY`, `CELLIUM`                redirect or terminate is among the candidates, of the policy
+                                   under test and of the preset `cellium`
+`POLICY_CHOSEN`, `CELLIUM_CHOSEN`  redirect or terminate is chosen
+`EQUAL_CALLS_3`, `EQUAL_CALLS_5`   a call of the round is at least the 3rd, 5th in a row with the
+                                   same signature (tool and arguments)
+`ERRORS_5`                         a call of the round is at least the 5th in a row with an error
+=================================  ================================================================
+
+Calls in a row are counted in the order they were made, parallel ones too; rounds without a call do
+not end a row, a user message does.
+
+Recorded rounds do not react: a detector goes on counting after it fired, and rounds after a
+terminate count like any. All runs of a policy share a pool: what is chosen in a tie depends on the
+seed and on the other runs. Candidates do not, but for what an earlier choice leaves behind (a
+redirect restarts the stuck counter).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cellium_fast import _records
+from cellium_fast.action import Action, mask_of
+from cellium_fast.decision import rules_in
+from cellium_fast.fleet import Fleet
+from cellium_fast.lockstep import DecidedRows, Driver, Group
+from cellium_fast.policy import Policy
+from cellium_fast.replay import replay
+from cellium_fast.traces.packed import PackedRuns, RunName
+from cellium_fast.traces.runs import Problem, RecordedRun
+
+__all__ = ["FIRED", "Detector", "Judge", "JudgedRuns", "Quality", "Share", "judge"]
+
+Z_95 = 1.959963984540054        # standard normal quantile of 0.975
+
+STEPPING_IN = mask_of((Action.REDIRECT, Action.TERMINATE))
+
+# Where a detector fired in a run: in which round, from 1, first (0: never); in how many rounds;
+# which rules fired in the first of them (a mask; 0 for detectors without rules).
+FIRED = np.dtype([("first", np.int64), ("rounds", np.int64), ("rules", np.uint64)])
+
+
+class Detector(StrEnum):
+    """What is judged, see the module."""
+
+    POLICY = "policy"
+    POLICY_CHOSEN = "policy_chosen"
+    CELLIUM = "cellium"
+    CELLIUM_CHOSEN = "cellium_chosen"
+    EQUAL_CALLS_3 = "equal_calls_3"
+    EQUAL_CALLS_5 = "equal_calls_5"
+    ERRORS_5 = "errors_5"
+
+
+@dataclass(slots=True, frozen=True)
+class Share:
+    """A part of a whole, summed over runs, with a 95 % interval of the share.
+
+    Parameters
+    ----------
+    count, total
+        The part and the whole: of runs, or of rounds.
+    observations
+        To how many equal runs these runs amount: (sum of w)² / (sum of w²) for runs that have w
+        of the whole (Kish, Survey Sampling, 1965). The rounds of a run hang together, so a run is
+        one observation, however long it is. Of runs it is the number of runs.
+
+    Examples
+    --------
+    >>> share = Share.over_runs([1, 0, 0, 1], [1, 1, 1, 1])
+    >>> share.share, [round(end, 3) for end in share.interval]
+    (0.5, [0.15, 0.85])
+    """
+
+    count: int
+    total: int
+    observations: float
+
+    @classmethod
+    def over_runs(cls, counts: ArrayLike, totals: ArrayLike) -> Self:
+        """Sum the part and the whole of each run, (runs,) integers."""
+        weights = np.asarray(totals, np.int64)
+        total = int(weights.sum())
+        squares = int((weights * weights).sum())
+        return cls(int(np.sum(counts, dtype=np.int64)), total, total**2 / squares if total else 0.0)
+
+    @property
+    def share(self) -> float | None:
+        """The part in [0, 1]; None of nothing."""
+        return self.count / self.total if self.total else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Score interval of a proportion (Wilson, JASA 22, 1927) with 95 % confidence.
+
+        Unlike an interval of mean and deviation it stays inside [0, 1] and says something of a
+        detector that never fired: [0, 3.84 / (n + 3.84)]. None of nothing.
+        """
+        if not self.total:
+            return None
+        p, n, z = self.count / self.total, self.observations, Z_95
+        centre = p + z**2 / (2 * n)
+        margin = z * math.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
+        scale = 1 + z**2 / n
+        low = 0.0 if self.count == 0 else (centre - margin) / scale
+        high = 1.0 if self.count == self.total else (centre + margin) / scale
+        return low, high
+
+
+@dataclass(slots=True, frozen=True)
+class Quality:
+    """What a detector is worth on some runs.
+
+    Parameters
+    ----------
+    caught
+        Failing runs in which it fired, of the failing runs.
+    disturbed
+        Successful runs in which it fired, of the successful runs.
+    saved
+        Rounds recorded after the first one in which it fired, of all rounds of failing runs.
+    lost
+        The same of successful runs.
+    flagged
+        Rounds in which it fired, of all rounds, those of unlabelled runs too.
+    """
+
+    caught: Share
+    disturbed: Share
+    saved: Share
+    lost: Share
+    flagged: Share
+
+
+@dataclass(slots=True, frozen=True)
+class JudgedRuns:
+    """Recorded runs, and where each detector fired in them.
+
+    Parameters
+    ----------
+    names
+        Where the runs were recorded, in the order they were read.
+    success
+        (runs,) int8: 1, 0, or -1 if the recording does not say.
+    rounds
+        (runs,) int64: rounds recorded.
+    fired
+        For each detector (runs,) `FIRED`.
+    """
+
+    names: list[RunName]
+    success: NDArray[np.int8]
+    rounds: NDArray[np.int64]
+    fired: dict[Detector, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def quality(self, detector: Detector) -> Quality:
+        """What a detector is worth on these runs."""
+        fired = self.fired[detector]
+        hit = fired["first"] > 0
+        after = np.where(hit, self.rounds - fired["first"], 0)
+        once = np.ones(len(self), np.int64)
+        failed, succeeded = self.success == 0, self.success == 1
+        return Quality(
+            caught=Share.over_runs(hit[failed], once[failed]),
+            disturbed=Share.over_runs(hit[succeeded], once[succeeded]),
+            saved=Share.over_runs(after[failed], self.rounds[failed]),
+            lost=Share.over_runs(after[succeeded], self.rounds[succeeded]),
+            flagged=Share.over_runs(fired["rounds"], self.rounds),
+        )
+
+    def first_rules(self, detector: Detector, success: bool) -> Counter[str]:
+        """By rule: runs with this outcome in whose first flagged round it fired.
+
+        A run counts for each of the rules that fired in this round.
+        """
+        fired = self.fired[detector][(self.success == success)]
+        masks, counts = np.unique(fired["rules"][fired["first"] > 0], return_counts=True)
+        rules: Counter[str] = Counter()
+        for mask, count in zip(masks.tolist(), counts.tolist(), strict=True):
+            rules.update(dict.fromkeys(rules_in(mask), count))
+        return rules
+
+    def part(self, chosen: NDArray[np.bool_]) -> JudgedRuns:
+        """The runs that are chosen, by a (runs,) bool."""
+        return JudgedRuns(
+            [self.names[place] for place in np.flatnonzero(chosen)], self.success[chosen],
+            self.rounds[chosen], {name: fired[chosen] for name, fired in self.fired.items()},
+        )
+
+    def by_source(self) -> dict[str, JudgedRuns]:
+        """The runs of each format, in the order of their names."""
+        sources = np.array([name.source for name in self.names], object)
+        return {name: self.part(sources == name) for name in sorted(set(sources.tolist()))}
+
+
+class Judge:
+    """Judges runs while `replay` drives them, as its ``on_group``.
+
+    It drives them once more, by the preset `cellium`.
+
+    Parameters
+    ----------
+    seed
+        Seed of the fleet with the preset.
+
+    Examples
+    --------
+    >>> from cellium_fast.traces import find_files
+    >>> from cellium_fast.replay import read_files
+    >>> judge = Judge()
+    >>> result = replay(read_files(find_files(["examples/runs"])), on_group=judge)
+    >>> judge.judged().quality(Detector.POLICY).caught.count
+    2
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._cellium = Driver(Fleet(seed=seed, policies={"cellium": "cellium"}))
+        self._groups: list[JudgedRuns] = []
+
+    def __call__(self, group: Group, decided: DecidedRows) -> None:
+        """Judge the runs of one more group."""
+        equal_calls = _longest_in_row(group, _runs_of(group, group.column("call_signature")))
+        errors = (group.column("call_flags") & _records.CALL_ERROR) > 0
+        errors_in_row = _longest_in_row(group, np.where(errors, _runs_of(group, errors), 0))
+        preset = self._cellium.drive(group)
+        fired = {
+            Detector.EQUAL_CALLS_3: _fired(group, equal_calls >= 3),
+            Detector.EQUAL_CALLS_5: _fired(group, equal_calls >= 5),
+            Detector.ERRORS_5: _fired(group, errors_in_row >= 5),
+        }
+        for rows, among_candidates, chosen in (
+            (decided, Detector.POLICY, Detector.POLICY_CHOSEN),
+            (preset, Detector.CELLIUM, Detector.CELLIUM_CHOSEN),
+        ):
+            for detector, masks in (
+                (among_candidates, rows.candidates), (chosen, np.left_shift(1, rows.action)),
+            ):
+                fired[detector] = _fired(group, (masks & STEPPING_IN) > 0, rows.rules)
+        self._groups.append(JudgedRuns(
+            names=[run.name for run in group.runs],
+            success=np.array([-1 if run.success is None else run.success for run in group.runs],
+                             np.int8),
+            rounds=group.lengths, fired=fired,
+        ))
+
+    def judged(self) -> JudgedRuns:
+        """All runs judged so far."""
+        groups = self._groups
+        return JudgedRuns(
+            names=[name for group in groups for name in group.names],
+            success=np.concatenate([np.empty(0, np.int8), *(group.success for group in groups)]),
+            rounds=np.concatenate([np.empty(0, np.int64), *(group.rounds for group in groups)]),
+            fired={
+                name: np.concatenate([np.empty(0, FIRED), *(group.fired[name] for group in groups)])
+                for name in Detector
+            },
+        )
+
+
+def judge(
+    found: Iterable[RecordedRun | PackedRuns | Problem],
+    policy: Policy | None = None,
+    *,
+    seed: int = 0,
+    on_problem: Callable[[Problem], None] | None = None,
+) -> JudgedRuns:
+    """Judge a policy on recorded runs, beside the other detectors.
+
+    Parameters
+    ----------
+    found
+        What `read_files` yields, or `cellium_fast.traces.read` of one file.
+    policy, seed
+        The policy of all runs, None: `default`; seed of the fleets.
+    on_problem
+        Called with each problem.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from cellium_fast import Round, ToolCall
+    >>> rounds = [Round([ToolCall("search", {"q": "x"}, "nothing")]) for _ in range(9)]
+    >>> run = RecordedRun("made-up", Path("runs.json"), "1", rounds, [0] * 9, success=False)
+    >>> quality = judge([run], seed=7).quality(Detector.EQUAL_CALLS_3)
+    >>> quality.caught.count, quality.saved.count, quality.flagged.share
+    (1, 6, 0.7777777777777778)
+    """
+    judging = Judge(seed)
+    replay(found, policy, seed=seed, on_group=judging, on_problem=on_problem)
+    return judging.judged()
+
+
+def _runs_of(group: Group, values: NDArray[Any]) -> NDArray[np.int64]:
+    """For each call, how many calls up to it, since its task began, have its value in a row."""
+    task = np.cumsum(group.first_of_task)[group.call_row]
+    place = np.arange(len(values))
+    begins = np.ones(len(values), bool)
+    begins[1:] = (values[1:] != values[:-1]) | (task[1:] != task[:-1])
+    return place - np.maximum.accumulate(np.where(begins, place, 0)) + 1
+
+
+def _longest_in_row(group: Group, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each round the largest of its calls' numbers, 0 without a call."""
+    longest = np.zeros(len(group.run), np.int64)
+    np.maximum.at(longest, group.call_row, lengths)
+    return longest
+
+
+def _fired(
+    group: Group, flagged: NDArray[np.bool_], rules: NDArray[np.uint32] | None = None
+) -> NDArray[Any]:
+    """Sum up for each run the rows in which a detector fired."""
+    rows = np.flatnonzero(flagged)
+    fired = np.zeros(len(group.runs), FIRED)
+    fired["rounds"] = np.bincount(group.run[rows], minlength=len(group.runs))
+    runs, places = np.unique(group.run[rows], return_index=True)
+    first = rows[places]
+    fired["first"][runs] = first - group.starts[runs] + 1
+    if rules is not None:
+        fired["rules"][runs] = rules[first]
+    return fired
