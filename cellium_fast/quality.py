@@ -170,6 +170,13 @@ class JudgedRuns:
     def __len__(self) -> int:
         return len(self.names)
 
+    def outcomes(self) -> dict[bool | None, int]:
+        """How many runs succeeded (True), failed (False), or are unlabelled (None)."""
+        return {
+            outcome: int((self.success == code).sum())
+            for outcome, code in ((True, 1), (False, 0), (None, -1))
+        }
+
     def quality(self, detector: Detector) -> Quality:
         """What a detector is worth on these runs."""
         fired = self.fired[detector]

@@ -26,7 +26,17 @@ from cellium_fast.cli.output import (
     to_json,
     whole_file,
 )
-from cellium_fast.cli.table import LEGEND, OUTCOMES, by_outcome, files_line, print_result, rate
+from cellium_fast.cli.quality import LEGEND as QUALITY_LEGEND
+from cellium_fast.cli.quality import plain_quality, print_quality
+from cellium_fast.cli.table import (
+    LEGEND,
+    OUTCOMES,
+    by_outcome,
+    counts_line,
+    files_line,
+    print_result,
+    rate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from cellium_fast.decision import Decisions
+    from cellium_fast.quality import JudgedRuns
     from cellium_fast.replay import PackedRuns, ReplayResult, RunName, Summary
     from cellium_fast.rounds import Round
     from cellium_fast.traces import Problem, RecordedRun
@@ -55,6 +66,12 @@ HELP = "\n\n".join((
     "runs read with it too. A policy with tie_break = \"first\" judges each run by itself.",
     "The table has a row for each format, for all runs, and for each recorded outcome:",
     *LEGEND,
+    "With --summary it says instead how good the decisions are, for each format and for all runs, "
+    "beside the preset cellium and detectors that are easy to state:",
+    *QUALITY_LEGEND,
+    "With --json the detectors are policy, policy_chosen (by the action chosen), cellium, "
+    "cellium_chosen, equal_calls_3, equal_calls_5 and errors_5; each has caught, disturbed, saved, "
+    "lost and flagged as count, of, share and the interval low to high; null: of nothing.",
     "Exit codes: 0 done; 1 no run could be read, the result could not be written, or memory ran "
     "out; 2 wrong usage; 130 interrupted.",
 ))
@@ -93,6 +110,14 @@ def replay_command(
             "(the end of the path is enough).",
         ),
     ] = None,
+    summary: Annotated[
+        bool,
+        typer.Option(
+            "--summary",
+            help="Say how good the decisions are: failing runs caught, successful runs disturbed, "
+            "rounds saved, beside other detectors.",
+        ),
+    ] = False,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -109,14 +134,18 @@ def replay_command(
     chosen = load_policy(policy)
     if seed >= 2**64:
         refuse(f"--seed: wanted a number below 2**64, got {seed}")
+    if summary and show is not None:
+        refuse("--summary: wanted without --show, which is about one run")
     files, passed_over = _files(paths, decisions)
     shown = None if show is None else _ShownRun(show)
 
     from cellium_fast.arguments import usable_cpus
+    from cellium_fast.quality import Judge
     from cellium_fast.replay import replay
 
     if decisions is not None or limit is not None or shown is not None:
         jobs = 1    # writing decisions takes far longer than reading, and quotes errors by packing
+    judge = Judge(seed) if summary else None
     with (
         whole_file("--decisions", decisions) as write, progress("runs") as bar, _no_collector(),
         closing(_read(files, jobs or usable_cpus(), limit, shown, bar)) as found,
@@ -131,6 +160,7 @@ def replay_command(
         result = replay(
             found, chosen, seed=seed,
             on_decisions=take if write or shown else None,
+            on_group=judge,
             on_problem=lambda problem: say(str(problem)),
         )
         if not result.runs:
@@ -142,8 +172,12 @@ def replay_command(
     elif as_json:
         print_json({
             "policy": policy, "seed": seed, "files": len(files), "passed_over": passed_over,
-            **_plain_result(result),
+            **(_plain_result(result) if judge is None else _plain_judged(result, judge.judged())),
         })
+    elif judge is not None:
+        judged = judge.judged()
+        print_quality({**judged.by_source(), "all": judged})
+        console().print(f"\n{counts_line(result, len(files), passed_over)}")
     else:
         print_result(result, len(files), passed_over)
 
@@ -337,6 +371,10 @@ def _plain_result(result: ReplayResult) -> dict[str, Any]:
         "loop_rounds_per_second": rate(result.rounds, result.loop_seconds),
         "rounds_per_second": rate(result.rounds, result.seconds),
     }
+
+
+def _plain_judged(result: ReplayResult, judged: JudgedRuns) -> dict[str, Any]:
+    return {"problems": result.problems, **plain_quality(judged), "seconds": result.seconds}
 
 
 def _plain(summary: Summary) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from cellium_fast.cli.output import console, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from rich.console import Console
     from rich.table import Table
 
     from cellium_fast.replay import ReplayedRun, ReplayResult, Summary
 
-    Sections = list[list[tuple[str, list[str]]]]
+    Named = list[tuple[str, list[str]]]         # rows or columns: a name, and cells
 
 RUNS_LISTED = 5         # below the table
 
@@ -65,14 +67,21 @@ def print_result(result: ReplayResult, files: int, passed_over: int) -> None:
     out.print("", *LEGEND, sep="\n")
     _print_examples(out, result)
     out.print(
-        f"\n{files_line(files, passed_over)} Runs: {len(result.runs):,}. "
-        f"Rounds: {result.rounds:,}. Problems, named on stderr: {result.problems:,}.\n"
+        f"\n{counts_line(result, files, passed_over)}\n"
         f"{rate(result.rounds, result.loop_seconds):,.0f} rounds/s in the control loop, "
         f"{rate(result.rounds, result.seconds):,.0f} rounds/s with reading."
     )
 
 
-def _sections(result: ReplayResult) -> Sections:
+def counts_line(result: ReplayResult, files: int, passed_over: int) -> str:
+    """Say what was read."""
+    return (
+        f"{files_line(files, passed_over)} Runs: {len(result.runs):,}. "
+        f"Rounds: {result.rounds:,}. Problems, named on stderr: {result.problems:,}."
+    )
+
+
+def _sections(result: ReplayResult) -> list[Named]:
     from cellium_fast.replay import summarise
 
     outcomes = by_outcome(result).items()
@@ -83,7 +92,7 @@ def _sections(result: ReplayResult) -> Sections:
     ]
 
 
-def _print_table(out: Console, sections: Sections) -> None:
+def _print_table(out: Console, sections: list[Named]) -> None:
     """Print a row for each source; if that is too wide, a column, in as many tables as it takes.
 
     No number and no name is broken at a line's end: part of a number would be a wrong one.
@@ -97,35 +106,42 @@ def _print_table(out: Console, sections: Sections) -> None:
         out.print(whole)
         return
     sources, total, outcomes = sections
-    _print_turned(out, sources + total)
+    figures = [header.replace("-\n", "").replace("\n", " ") for header in HEADERS]
+    print_columns(out, "", figures, sources + total)
     out.print()
-    _print_turned(out, outcomes)
+    print_columns(out, "", figures, outcomes)
 
 
-def _print_turned(out: Console, columns: list[tuple[str, list[str]]]) -> None:
+def print_columns(
+    out: Console, head: str, rows: Sequence[str], columns: Named, ends: Collection[int] = ()
+) -> None:
+    """Print columns beside the names of their rows, in as many tables as the width takes.
+
+    `ends`: the rows after which a section ends. Here, too, no number and no name is broken.
+    """
     width = out.width
     count = len(columns)
-    while count > 1 and _width(out, _turned(columns[:count])) > width:
+    while count > 1 and _width(out, _beside(head, rows, columns[:count], ends)) > width:
         count -= 1
-    table = _turned(columns[:count])
+    table = _beside(head, rows, columns[:count], ends)
     # Where not even one column fits, the terminal may fold the lines as it likes.
     out.width = max(width, _width(out, table))
     out.print(table)
     out.width = width
     if count < len(columns):
         out.print()
-        _print_turned(out, columns[count:])
+        print_columns(out, head, rows, columns[count:], ends)
 
 
-def _turned(columns: list[tuple[str, list[str]]]) -> Table:
-    table = _new_table("", [name for name, _ in columns])
-    figures = (header.replace("-\n", "").replace("\n", " ") for header in HEADERS)
-    for figure, *cells in zip(figures, *(cells for _, cells in columns), strict=True):
-        table.add_row(figure, *cells)
+def _beside(head: str, rows: Sequence[str], columns: Named, ends: Collection[int]) -> Table:
+    table = _new_table(head, [name for name, _ in columns])
+    lines = zip(rows, *(cells for _, cells in columns), strict=True)
+    for place, line in enumerate(lines):
+        table.add_row(*line, end_section=place in ends)
     return table
 
 
-def _new_table(first: str, others: tuple[str, ...] | list[str]) -> Table:
+def _new_table(first: str, others: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
 
