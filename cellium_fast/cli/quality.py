@@ -39,15 +39,8 @@ ROWS = {
 CHOSEN = {"policy": "policy_chosen", "cellium": "cellium_chosen"}
 
 
-def plain_quality(judged: JudgedRuns) -> dict[str, Any]:
-    """Return every detector on each source and on all runs, for JSON."""
-    return {
-        "sources": {name: _plain(runs) for name, runs in judged.by_source().items()},
-        "total": _plain(judged),
-    }
-
-
-def _plain(runs: JudgedRuns) -> dict[str, Any]:
+def plain_quality(runs: JudgedRuns) -> dict[str, Any]:
+    """Return what every detector is worth on these runs, for JSON."""
     outcomes = runs.outcomes()
     detectors = {}
     for detector in runs.fired:

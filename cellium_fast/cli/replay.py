@@ -374,7 +374,12 @@ def _plain_result(result: ReplayResult) -> dict[str, Any]:
 
 
 def _plain_judged(result: ReplayResult, judged: JudgedRuns) -> dict[str, Any]:
-    return {"problems": result.problems, **plain_quality(judged), "seconds": result.seconds}
+    return {
+        "problems": result.problems,
+        "sources": {name: plain_quality(runs) for name, runs in judged.by_source().items()},
+        "total": plain_quality(judged),
+        "seconds": result.seconds,
+    }
 
 
 def _plain(summary: Summary) -> dict[str, Any]:
