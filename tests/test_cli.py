@@ -333,7 +333,7 @@ def test_quality_as_a_table_against_a_hand_count(tmp_path: Path) -> None:
     head = lines.index("outcomes unknown policy cellium 3 equal calls 5 equal calls 5 errors")
     assert lines[head + 2].startswith("swe-agent ")
     assert lines[head + 2].endswith(" 0.00 0.00 0.00")
-    assert "Files: 2. Runs: 5. Rounds: 23. Problems, named on stderr: 0." in lines
+    assert "Policy: default. Files: 2. Runs: 5. Rounds: 23. Problems, named on stderr: 0." in lines
     assert "rounds/s" not in result.stdout
 
 

@@ -177,7 +177,8 @@ def replay_command(
     elif judge is not None:
         judged = judge.judged()
         print_quality({**judged.by_source(), "all": judged})
-        console().print(f"\n{counts_line(result, len(files), passed_over)}")
+        line = counts_line(result, len(files), passed_over)
+        console().print(f"\nPolicy: {printable(policy)}. {line}")
     else:
         print_result(result, len(files), passed_over)
 
