@@ -82,12 +82,14 @@ class Round:
 CALL_COLUMNS = {
     "call_tool": np.uint64,
     "call_signature": np.uint64,
+    "call_shape": np.uint64,
     "call_result": np.uint64,
     "call_flags": np.uint8,
     "call_size": np.uint32,
 }
 ROUND_COLUMNS = {
     "text": np.uint64,
+    "text_sketch": np.uint64,
     "context_tokens": np.int64,
     "context_limit": np.int64,
     "progress": np.float32,
@@ -95,6 +97,9 @@ ROUND_COLUMNS = {
     "success": np.int8,
     "event": np.uint8,
 }
+FLAGS_WANTED = (
+    "a sum of 1 (error), 2 (empty), 4 (transient, only with 1) and 8 (acknowledged, not with 1)"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -108,14 +113,22 @@ class RoundBatch:
         Left out: no round has a call.
     call_tool, call_signature
         (M,) uint64: hash of the tool name; hash of the name and the arguments. Needed if M > 0.
+    call_shape
+        (M,) uint64: as `call_signature`, but blind to fields that only label the call itself, such
+        as ``request_id``. Left out: the signatures stand in.
     call_result
         (M,) uint64: hash of the result text (of an error: of its masked text).
     call_flags
-        (M,) uint8: 1 error, 2 empty (no error and no text), 3 both.
+        (M,) uint8, a sum: 1 error; 2 empty (no text); 4 transient, an error that waiting may cure
+        (only with 1); 8 acknowledged, a result that says nothing but that something was done (not
+        with 1).
     call_size
         (M,) uint32: characters of the result text.
     text
         (N,) uint64: hash of the model's output text, 0 = none.
+    text_sketch
+        (N,) uint64: 16 numbers of four bits, most of which are equal for texts that are nearly
+        equal; 0 = no text, or one too short to tell.
     context_tokens, context_limit
         (N,) int64, tokens; negative = not told.
     progress, reward
@@ -145,10 +158,12 @@ class RoundBatch:
     call_offsets: NDArray[np.int64] | None = None
     call_tool: NDArray[np.uint64] | None = None
     call_signature: NDArray[np.uint64] | None = None
+    call_shape: NDArray[np.uint64] | None = None
     call_result: NDArray[np.uint64] | None = None
     call_flags: NDArray[np.uint8] | None = None
     call_size: NDArray[np.uint32] | None = None
     text: NDArray[np.uint64] | None = None
+    text_sketch: NDArray[np.uint64] | None = None
     context_tokens: NDArray[np.int64] | None = None
     context_limit: NDArray[np.int64] | None = None
     progress: NDArray[np.float32] | None = None
@@ -239,8 +254,7 @@ class RoundBatch:
                 raise InputError(f"{name}: wanted for the {total} calls, got None")
         if "call_flags" in columns:
             flags = columns["call_flags"]
-            where = _columns.first_above(flags, _records.CALL_ERROR + _records.CALL_EMPTY)
-            all_good("call_flags", where, flags, "0..3")
+            all_good("call_flags", _columns.first_bad_flags(flags), flags, FLAGS_WANTED)
         return columns
 
     def __repr__(self) -> str:

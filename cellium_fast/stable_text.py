@@ -2,6 +2,9 @@
 
 JSON where JSON can say it (keys sorted, no white space); else a form of our own, so that bytes,
 sets, objects, cycles and numbers beyond JSON are told apart and never raise.
+
+Some fields of arguments only label the call: they change from call to call while the call stays the
+same. They are told by their keys alone, and a second form of the arguments hides their values.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -21,6 +25,18 @@ OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUG
 LONG_NUMBER = re.compile(r"\d{19}")
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 LONG = 1_000        # characters from which a part of a description stands as its digest
+
+# In lower case, without _ and -: requestId, request_id and Request-ID are one key. A key belongs
+# here if its value does not say what the call is about: to go through different ids, uuids, dates,
+# seeds, paths or pages is work.
+VOLATILE_KEYS = frozenset("""
+    requestid reqid xrequestid clientrequestid callid toolcallid tooluseid invocationid
+    traceid traceparent spanid parentspanid correlationid xcorrelationid
+    idempotencykey xidempotencykey clienttoken clientrequesttoken nonce random cachebuster cachebust
+    timestamp ts now currenttime currenttimestamp requestedat requesttime requesttimestamp sentat
+    attempt attemptnumber attemptcount retry retrycount retrynumber retryattempt
+""".split())
+HIDDEN = "#"        # stands for a value; no value reads like it
 
 Join = Callable[[list[str]], str]
 
@@ -35,14 +51,8 @@ def canonical(value: Any) -> bytes:
     >>> canonical({1, 2}) == canonical({2, 1})
     True
     """
-    try:
-        text = orjson.dumps(value, option=OPTIONS)
-        # orjson writes NaN and the infinities as null.
-        if b"null" not in text or not _holds_no_number(value):
-            return text
-    except Exception:  # what JSON cannot express, or objects that fail when looked at
-        pass
-    return encode(_describe(value))
+    text = _json(value)
+    return encode(_describe(value, _Fields())) if text is None else text
 
 
 def canonical_arguments(value: Any) -> bytes:
@@ -53,15 +63,47 @@ def canonical_arguments(value: Any) -> bytes:
     >>> canonical_arguments("ls -l")
     b'ls -l'
     """
+    return argument_forms(value)[0]
+
+
+def argument_forms(value: Any) -> tuple[bytes, bytes | None]:
+    """As `canonical_arguments`, and the same with the values of volatile fields hidden.
+
+    The second is None if the first is JSON, in which they can be told.
+
+    >>> argument_forms({"ts": 1})
+    (b'{"ts":1}', None)
+    >>> argument_forms({"ts": 1, "data": b"x"})
+    (b'{"data":bytes(78),"ts":1}', b'{"data":bytes(78),"ts":#}')
+    """
     if not issubclass(type(value), str):
-        return canonical(value)
+        return _forms(value)
     value = plain(value)
     if value.lstrip()[:1] in JSON_STARTS:
-        try:
-            return canonical(_parse(value))
-        except (ValueError, RecursionError):
-            return encode(value)
-    return encode(value)
+        with suppress(ValueError, RecursionError):
+            return _forms(_parse(value))
+    text = encode(value)
+    return text, text
+
+
+def _forms(value: Any) -> tuple[bytes, bytes | None]:
+    text = _json(value)
+    if text is not None:
+        return text, None
+    fields = _Fields()
+    text = encode(_describe(value, fields))
+    return text, encode(_describe(value, _Fields(hide=True))) if fields.found else text
+
+
+def _json(value: Any) -> bytes | None:
+    try:
+        text = orjson.dumps(value, option=OPTIONS)
+        # orjson writes NaN and the infinities as null.
+        if b"null" not in text or not _holds_no_number(value):
+            return text
+    except Exception:  # what JSON cannot express, or objects that fail when looked at
+        pass
+    return None
 
 
 def plain(text: str) -> str:
@@ -98,6 +140,23 @@ def _holds_no_number(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(_holds_no_number, value))
 
 
+class _Fields:
+    """Volatile fields while a value is described: whether they are hidden, and were found."""
+
+    __slots__ = ("found", "hide")
+
+    def __init__(self, *, hide: bool = False) -> None:
+        self.hide = hide
+        self.found = False
+
+    def text_of(self, key: str, text: str) -> str:
+        """The text of a field's value, or what stands for it."""
+        if key.isascii() and key.lower().replace("_", "").replace("-", "") in VOLATILE_KEYS:
+            self.found = True
+            return HIDDEN if self.hide else text
+        return text
+
+
 class _Frame:
     """A container or object while the texts of its parts are made."""
 
@@ -110,7 +169,7 @@ class _Frame:
         self.texts: list[str] = []
 
 
-def _describe(value: Any) -> str:
+def _describe(value: Any, fields: _Fields) -> str:
     # With a stack of its own: nesting has no limit, and Python's recursion has. Each object is
     # described once, and a long description stands as its digest in others, so that a graph takes
     # no longer than its objects, and objects that are shared read as equal ones that are not.
@@ -126,7 +185,7 @@ def _describe(value: Any) -> str:
                 frame.texts.append(text or "(cycle)")
             else:
                 inside.add(id(part))
-                stack.append(_frame_of(part))
+                stack.append(_frame_of(part, fields))
             continue
         text = frame.join(frame.texts)
         stack.pop()
@@ -181,19 +240,19 @@ def _kind(value: Any) -> str:
         return "object"
 
 
-def _frame_of(value: Any) -> _Frame:
+def _frame_of(value: Any, fields: _Fields) -> _Frame:
     try:
-        return _Frame(value, *_parts(value))
+        return _Frame(value, *_parts(value, fields))
     except Exception:  # as in _simple_or_kind
         return _Frame(value, [_kind(value)], "".join)
 
 
-def _parts(value: Any) -> tuple[list[Any], Join]:
+def _parts(value: Any, fields: _Fields) -> tuple[list[Any], Join]:
     """What a container or object consists of, and how the texts of that make its own."""
     if isinstance(value, Mapping):
         items = list(value.items())
         keys = [key for key, _ in items]
-        return keys + [part for _, part in items], lambda texts: _mapping_text(keys, texts)
+        return keys + [part for _, part in items], lambda texts: _mapping_text(keys, texts, fields)
     if isinstance(value, memoryview):
         return [bytes(value)], "".join
     if isinstance(value, list | tuple):
@@ -203,14 +262,15 @@ def _parts(value: Any) -> tuple[list[Any], Join]:
     return _object_parts(value)
 
 
-def _mapping_text(keys: list[Any], texts: list[str]) -> str:
+def _mapping_text(keys: list[Any], texts: list[str], fields: _Fields) -> str:
     # As in JSON, where the key 1 is the key "1", and keys are sorted before they are quoted.
     items = [
         (plain(key) if isinstance(key, str) else text, part)
         for key, text, part in zip(keys, texts, texts[len(keys) :], strict=False)
     ]
     items.sort()
-    return f"{{{','.join(f'{_text_value(key)}:{part}' for key, part in items)}}}"
+    members = [f"{_text_value(key)}:{fields.text_of(key, part)}" for key, part in items]
+    return f"{{{','.join(members)}}}"
 
 
 def _object_parts(value: Any) -> tuple[list[Any], Join]:

@@ -11,7 +11,9 @@ from libc.math cimport INFINITY, NAN, isnan
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from records cimport CALL_EMPTY, CALL_ERROR, EVENT_NONE, Round
+from fields cimport Keys, hidden, know
 from ingest cimport CallRecord
+from sketch cimport LATIN, normal, sketch_of_str
 from slots cimport Slot, read, slot_of
 from text cimport holds_long_number, holds_null, is_json, masked
 
@@ -26,8 +28,8 @@ from cellium_fast.errors import InputError, shown
 from cellium_fast.rounds import Round as RoundObject
 from cellium_fast.rounds import ToolCall
 from cellium_fast.stable_text import (
+    argument_forms,
     canonical,
-    canonical_arguments,
     encode,
     plain,
 )
@@ -49,6 +51,10 @@ cdef frozenset JSON_STARTS = stable_text.JSON_STARTS
 cdef frozenset JSON_WORDS = frozenset(["true", "false", "null"])
 cdef int64_t MAX_PLAIN = <int64_t> 1 << 62
 cdef object MISSING = object()
+cdef frozenset VOLATILE_NAMES = frozenset([key.encode() for key in stable_text.VOLATILE_KEYS])
+cdef Keys VOLATILE_KEYS
+for _key in VOLATILE_NAMES:
+    know(&VOLATILE_KEYS, _key)
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
 
 
@@ -83,33 +89,57 @@ cdef bytes signature_prefix(str tool):
     return utf8(tool) + b"\0"
 
 
-cdef bytes json_of(value):
-    """`canonical(value)`; at once for what JSON says in full."""
+cdef bytes quick_json(value):
+    """`canonical(value)` if JSON says it in full, else None."""
     cdef bytes text
     try:
         text = dumps(value, option=OPTIONS)
     except Exception:  # what JSON cannot express, or objects that fail when looked at
-        return canonical(value)
-    return text if not holds_null(text) or is_json(value) else canonical(value)
+        return None
+    return text if not holds_null(text) or is_json(value) else None
 
 
-cdef bytes arguments_of(value):
-    """`canonical_arguments(value)`; at once for what JSON says in full, and for its text."""
+cdef bytes json_of(value):
+    cdef bytes text = quick_json(value)
+    return canonical(value) if text is None else text
+
+
+cdef bytes quick_arguments(value, bint* json):
+    """`canonical_arguments(value)` and whether it is JSON; None: not to be had at once."""
     cdef str text
+    json[0] = True
     if not isinstance(value, str):
-        return json_of(value)
+        return quick_json(value)
     if type(value) is not str:
-        return canonical_arguments(value)
+        return None
     text = value
-    if not text or not may_be_json(text):
-        return utf8(text)
-    if holds_long_number(text):
-        return canonical_arguments(text)
-    try:
-        value = loads(text)
-    except ValueError:      # no JSON, or an escaped surrogate
-        return canonical_arguments(text) if "\\u" in text else utf8(text)
-    return json_of(value)
+    if text and may_be_json(text):
+        if holds_long_number(text):
+            return None
+        try:
+            return quick_json(loads(text))
+        except ValueError:      # no JSON, or an escaped surrogate
+            if "\\u" in text:
+                return None
+    json[0] = False
+    return utf8(text)
+
+
+cdef int hash_arguments(bytes prefix, arguments, CallRecord* record) except -1:
+    cdef bytes text, shape
+    cdef bint json
+    text = quick_arguments(arguments, &json)
+    if text is None:
+        text, shape = argument_forms(arguments)
+        json = shape is None
+    else:
+        shape = text
+    record.signature = record.shape = hash_bytes(prefix + text)
+    if json:
+        shape = hidden(text, &VOLATILE_KEYS, VOLATILE_NAMES)
+    if shape is not text:
+        record.shape = hash_bytes(prefix + shape)
+    return 0
 
 
 cdef bint may_be_json(str text):
@@ -127,7 +157,16 @@ def hash_tool(str name):
 
 def hash_signature(str tool, arguments):
     """Hash of a tool name and its canonical arguments, as in ``call_signature``."""
-    return hash_bytes(signature_prefix(tool) + arguments_of(arguments))
+    cdef CallRecord record
+    hash_arguments(signature_prefix(tool), arguments, &record)
+    return record.signature
+
+
+def hash_shape(str tool, arguments):
+    """As `hash_signature`, blind to volatile fields, as in ``call_shape``."""
+    cdef CallRecord record
+    hash_arguments(signature_prefix(tool), arguments, &record)
+    return record.shape
 
 
 def mask_volatile(str text):
@@ -138,6 +177,23 @@ def mask_volatile(str text):
 def hash_text(text):
     """Hash of a model's output text, as in ``text``: 0 for None and blank text."""
     return hash_of_text(text)
+
+
+def sketch_of_text(text):
+    """Sketch of a model's output text, as in ``text_sketch``: 0 for None and short text."""
+    return sketch_of_given(text)
+
+
+# Latin letters of one byte stay such in lower case.
+cdef uint8_t[LATIN] NORMAL_LATIN
+for _code in range(LATIN):
+    NORMAL_LATIN[_code] = <uint8_t> normal(_code)
+
+
+cdef uint64_t sketch_of_given(text) except? 0:
+    if text is None:
+        return 0
+    return sketch_of_str(plain(text) if type(text) is not str else text, NORMAL_LATIN)
 
 
 cdef uint64_t hash_of_text(text) except? 0:
@@ -327,6 +383,7 @@ cdef class Packer:
     cdef Round round
     cdef uint64_t* tool
     cdef uint64_t* signature
+    cdef uint64_t* shape
     cdef uint64_t* result
     cdef uint32_t* size
     cdef uint8_t* flags
@@ -343,6 +400,7 @@ cdef class Packer:
     def __dealloc__(self):
         free(self.tool)
         free(self.signature)
+        free(self.shape)
         free(self.result)
         free(self.size)
         free(self.flags)
@@ -353,6 +411,7 @@ cdef class Packer:
             return 0
         self.tool = <uint64_t*> grown(self.tool, capacity * sizeof(uint64_t))
         self.signature = <uint64_t*> grown(self.signature, capacity * sizeof(uint64_t))
+        self.shape = <uint64_t*> grown(self.shape, capacity * sizeof(uint64_t))
         self.result = <uint64_t*> grown(self.result, capacity * sizeof(uint64_t))
         self.size = <uint32_t*> grown(self.size, capacity * sizeof(uint32_t))
         self.flags = <uint8_t*> grown(self.flags, capacity)
@@ -402,9 +461,9 @@ cdef class Packer:
         tool = self.tool_of(name if type(name) is str else plain(name))
         record.tool = tool.digest
         if signature is None:
-            record.signature = hash_bytes(tool.prefix + arguments_of(read(&ARGUMENTS, call)))
+            hash_arguments(tool.prefix, read(&ARGUMENTS, call), record)
         else:
-            record.signature = own_signature(signature)
+            record.signature = record.shape = own_signature(signature)
         record.size = <uint32_t> min(len(text), <Py_ssize_t> 0xFFFFFFFFu)
         record.flags = 0
         if failed:
@@ -422,6 +481,7 @@ cdef class Packer:
         if text is not None and not isinstance(text, str):
             raise InputError(f"text: wanted a text or None, got {type(text).__name__}")
         packed.text = hash_of_text(text)
+        packed.sketch = sketch_of_given(text)
         packed.context_tokens = tokens_of(read(&CONTEXT_TOKENS, round), "context_tokens")
         packed.context_limit = limit_of(read(&CONTEXT_LIMIT, round))
         packed.progress = fraction_of(read(&PROGRESS, round), "progress")
@@ -448,6 +508,7 @@ cdef class Packer:
             self.pack_call(calls[k], k, &record)
             self.tool[k] = record.tool
             self.signature[k] = record.signature
+            self.shape[k] = record.shape
             self.result[k] = record.result
             self.size[k] = record.size
             self.flags[k] = record.flags
@@ -455,6 +516,7 @@ cdef class Packer:
         self.round.calls = len(calls)
         self.round.tool = self.tool
         self.round.signature = self.signature
+        self.round.shape = self.shape
         self.round.result = self.result
         self.round.size = self.size
         self.round.flags = self.flags
@@ -493,10 +555,12 @@ cdef class Packer:
         columns["call_offsets"] = offsets
         cdef uint64_t* tool = <uint64_t*> data_of(columns["call_tool"])
         cdef uint64_t* signature = <uint64_t*> data_of(columns["call_signature"])
+        cdef uint64_t* shape = <uint64_t*> data_of(columns["call_shape"])
         cdef uint64_t* result = <uint64_t*> data_of(columns["call_result"])
         cdef uint8_t* flags = <uint8_t*> data_of(columns["call_flags"])
         cdef uint32_t* size = <uint32_t*> data_of(columns["call_size"])
         cdef uint64_t* text = <uint64_t*> data_of(columns["text"])
+        cdef uint64_t* sketch = <uint64_t*> data_of(columns["text_sketch"])
         cdef int64_t* context_tokens = <int64_t*> data_of(columns["context_tokens"])
         cdef int64_t* context_limit = <int64_t*> data_of(columns["context_limit"])
         cdef float* progress = <float*> data_of(columns["progress"])
@@ -509,6 +573,7 @@ cdef class Packer:
                     self.pack_call(call, place, &record)
                     tool[k] = record.tool
                     signature[k] = record.signature
+                    shape[k] = record.shape
                     result[k] = record.result
                     flags[k] = record.flags
                     size[k] = record.size
@@ -516,6 +581,7 @@ cdef class Packer:
             except InputError as error:
                 raise InputError(f"rounds[{i}]: {error}") from None
             text[i] = packed.text
+            sketch[i] = packed.sketch
             context_tokens[i] = packed.context_tokens
             context_limit[i] = packed.context_limit
             progress[i] = packed.progress
@@ -564,10 +630,12 @@ def empty_columns(Py_ssize_t rounds, Py_ssize_t calls):
     return {
         "call_tool": np.empty(calls, UINT64),
         "call_signature": np.empty(calls, UINT64),
+        "call_shape": np.empty(calls, UINT64),
         "call_result": np.empty(calls, UINT64),
         "call_flags": np.empty(calls, UINT8),
         "call_size": np.empty(calls, UINT32),
         "text": np.empty(rounds, UINT64),
+        "text_sketch": np.empty(rounds, UINT64),
         "context_tokens": np.empty(rounds, INT64),
         "context_limit": np.empty(rounds, INT64),
         "progress": np.empty(rounds, FLOAT32),
