@@ -13,6 +13,8 @@ rain_gauge 9 None
 0 3 True
 1 8 False
 2 5 True
+1/1 8 False
+2/1 4 True
 
 Formats are told by content, never by the name of the file. One more format is one more module:
 see `cellium_fast.traces.reader`.
@@ -27,7 +29,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cellium_fast.traces import intercode, openai_chat, swe_agent
+from cellium_fast.traces import inspect_ai, intercode, openai_chat, swe_agent
 from cellium_fast.traces.files import find_files, read_records
 from cellium_fast.traces.reader import Reader, Record
 from cellium_fast.traces.runs import COMPACTION, NO_EVENT, USER_MESSAGE, Problem, RecordedRun
@@ -46,7 +48,7 @@ __all__ = [
     "read",
 ]
 
-READERS: tuple[Reader, ...] = (swe_agent, intercode)
+READERS: tuple[Reader, ...] = (swe_agent, intercode, inspect_ai)
 """The readers of formats with marks of their own, in the order they are asked."""
 
 LAST_READERS: tuple[Reader, ...] = (openai_chat,)

@@ -13,16 +13,16 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from cellium_fast.traces import archives
 from cellium_fast.traces.reader import Record
 from cellium_fast.traces.runs import Problem
 
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj")
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".traj", ".eval")
 
 # Read at once: a line of a recording is easily longer than the few KiB Python would take.
 _BUFFER = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NOT_JSON = (
-    (b"PK\x03\x04", "a zip archive (Inspect AI .eval logs are such); not supported"),
     (b"\x1f\x8b", "compressed with gzip; unpack it first"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it first"),
     (b"\xff\xfe", "UTF-16 text; convert it to UTF-8"),
@@ -93,6 +93,9 @@ def read_records(path: Path) -> Iterator[Record | Problem]:
 def _records(path: Path, file: BinaryIO) -> Iterator[Record | Problem]:
     numbered = ((number, line) for number, line in enumerate(file, 1) if not line.isspace())
     number, line = next(numbered, (0, b""))
+    if line.startswith(archives.START):
+        yield from _members(path, file)
+        return
     for start, why in _NOT_JSON:
         if line.startswith(start):
             yield Problem(path, None, why)
@@ -123,6 +126,17 @@ def _records(path: Path, file: BinaryIO) -> Iterator[Record | Problem]:
             yield Record(value, number)
         else:
             yield from _found(path, number, value, fault)
+
+
+def _members(path: Path, file: BinaryIO) -> Iterator[Record | Problem]:
+    for member, data, fault in archives.read_members(file):
+        value = None
+        if fault is None:
+            value, fault = parse(data)
+        if fault is not None:
+            yield Problem(path, None, f"{member}: {fault}" if member else fault)
+        if _has_value(fault):
+            yield Record(value)
 
 
 def _found(path: Path, line: int, value: Any, fault: str | None) -> Iterator[Record | Problem]:

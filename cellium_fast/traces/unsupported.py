@@ -85,7 +85,8 @@ def _is_openhands_event(item: dict[str, Any]) -> bool:
     )
 
 
-def _is_inspect_message(item: dict[str, Any]) -> bool:
+def has_calls_by_name(item: dict[str, Any]) -> bool:
+    """Whether a message has a tool call whose `function` is a name, as in Inspect AI's."""
     return any(_has_text(call, "function") for call in _tool_calls(item))
 
 
@@ -155,14 +156,6 @@ def _has_foreign_role(item: dict[str, Any]) -> bool:
     return isinstance(role, str) and role in _FOREIGN_ROLES
 
 
-def _is_inspect(value: Any, objects: list[dict[str, Any]]) -> bool:
-    if isinstance(value, dict) and ("plan" in value or "samples" in value) and "eval" in value:
-        return True
-    return (isinstance(value, dict) and "messages" in value and "epoch" in value) or any(
-        map(_is_inspect_message, objects)
-    )
-
-
 def _is_responses_item(item: dict[str, Any]) -> bool:
     return "role" not in item and _has_text(item, "type") and item["type"] in _RESPONSES_ITEMS
 
@@ -173,7 +166,11 @@ def _is_turn_of_from_and_value(item: dict[str, Any]) -> bool:
 
 _FORMATS: tuple[tuple[str, str, _Test], ...] = (
     ("otlp", "OpenTelemetry spans (OTLP JSON) are not read yet", _keys("resourceSpans")),
-    ("inspect", "Inspect AI logs are not read yet", _is_inspect),
+    (
+        "inspect messages",
+        "of Inspect AI only logs, samples and lists of messages are read",
+        _any_object(has_calls_by_name),
+    ),
     ("tau2-bench", "tau2-bench simulations are not read yet", _keys("simulations")),
     ("openhands", "OpenHands events are not read yet", _any_object(_is_openhands_event)),
     (
