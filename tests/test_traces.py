@@ -325,7 +325,6 @@ INSPECT_CALL = {"id": "c", "function": "bash", "arguments": {"cmd": "ls"}}
             {"history": [{**ANSWER, "action": "ls", "message_type": "action"}]},
             "swe-agent history",
         ),
-        ({"type": "session", "timestamp": "…", "cwd": "/"}, "coding agent session"),
         ({"type": "assistant", "message": ANSWER, "uuid": "1"}, "coding agent session"),
         ({"type": "session_meta", "payload": {}}, "coding agent session"),
         ([USER, {"type": "function_call", "name": "look"}], "openai responses"),
@@ -503,10 +502,11 @@ def test_recordings() -> None:
         ("docent", "inspect", True): 10,
         ("docent", "inspect", False): 7,
         ("inspect_ai", "inspect", True): 1,
+        ("pi-mono", "pi-mono", None): 2,
         ("swe-agent", "swe-agent", None): 12,
         ("swe-agent", "openai-chat", None): 1,
     }
-    assert named == {"mini-swe-agent", "openhands", "otlp-format-only", "pi-mono"}
+    assert named == {"mini-swe-agent", "openhands", "otlp-format-only"}
 
 
 @needs_recordings

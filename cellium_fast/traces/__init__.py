@@ -9,6 +9,7 @@
 ...             print(found.run, len(found.rounds), found.success)
 address-change 9 False
 two-books 5 True
+hive-scale 11 None
 rain_gauge 9 None
 0 3 True
 1 8 False
@@ -29,7 +30,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cellium_fast.traces import inspect_ai, intercode, openai_chat, swe_agent
+from cellium_fast.traces import inspect_ai, intercode, openai_chat, pi_mono, swe_agent
 from cellium_fast.traces.files import find_files, read_records
 from cellium_fast.traces.reader import Reader, Record
 from cellium_fast.traces.runs import COMPACTION, NO_EVENT, USER_MESSAGE, Problem, RecordedRun
@@ -48,7 +49,7 @@ __all__ = [
     "read",
 ]
 
-READERS: tuple[Reader, ...] = (swe_agent, intercode, inspect_ai)
+READERS: tuple[Reader, ...] = (swe_agent, intercode, inspect_ai, pi_mono)
 """The readers of formats with marks of their own, in the order they are asked."""
 
 LAST_READERS: tuple[Reader, ...] = (openai_chat,)

@@ -10,6 +10,9 @@ from cellium_fast import _chat
 from cellium_fast.rounds import Round
 from cellium_fast.traces.runs import COMPACTION, NO_EVENT, Complaints, Problem
 
+MANY_TOKENS = 1 << 60
+"""No context has so many tokens; numbers below can be added whatever their kinds."""
+
 
 class Translation:
     """One run while its records are translated.
@@ -74,3 +77,11 @@ def text_parts(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     return [part for part in content if isinstance(part, str) or fields(part).get("type") == "text"]
+
+
+def token_sum(usage: Mapping[str, Any], names: tuple[str, ...]) -> float:
+    """Return the sum of the numbers of tokens under some names, as far as they are such."""
+    counts = [usage.get(name) for name in names]
+    return sum(
+        count for count in counts if isinstance(count, int | float) and 0 <= count < MANY_TOKENS
+    )

@@ -115,7 +115,7 @@ def _has_foreign_content(item: dict[str, Any]) -> bool:
 
 
 def _is_coding_session(value: Any, _: list[dict[str, Any]]) -> bool:
-    """Whether the record is a line of pi-mono, Codex or Claude Code: a typed entry of a session."""
+    """Whether the record is a line of Codex or Claude Code: a typed entry of a session."""
     if not isinstance(value, dict) or "role" in value:
         return False
     kind = value.get("type")
@@ -185,7 +185,7 @@ _FORMATS: tuple[tuple[str, str, _Test], ...] = (
     ),
     (
         "coding agent session",
-        "session entries of pi-mono, Codex or Claude Code are not read yet",
+        "session entries of Codex or Claude Code are not read yet",
         _is_coding_session,
     ),
     (
