@@ -313,9 +313,6 @@ INSPECT_CALL = {"id": "c", "function": "bash", "arguments": {"cmd": "ls"}}
         (asks(INSPECT_CALL), "inspect messages"),
         ({"history": [USER, asks(INSPECT_CALL)]}, "inspect messages"),
         ({"simulations": [{"messages": [USER]}]}, "tau2-bench"),
-        ({"history": [{"id": 0, "source": "agent", "action": "run", "args": {}}]}, "openhands"),
-        ({"history": [{"action": "run", "command": "ls", "content": ""}]}, "openhands"),
-        ([{"id": 1, "source": "agent", "observation": "run", "extras": {}}], "openhands"),
         ([USER, ANSWER, {**USER, "content": "<returncode>0</returncode>"}], "mini-swe-agent"),
         (
             {"trajectory_format": "mini-swe-agent-1.1", "messages": [USER, asks(call())]},
@@ -503,10 +500,12 @@ def test_recordings() -> None:
         ("docent", "inspect", False): 7,
         ("inspect_ai", "inspect", True): 1,
         ("pi-mono", "pi-mono", None): 2,
+        ("openhands", "openhands", True): 2,
+        ("openhands", "openhands", None): 3,
         ("swe-agent", "swe-agent", None): 12,
         ("swe-agent", "openai-chat", None): 1,
     }
-    assert named == {"mini-swe-agent", "openhands", "otlp-format-only"}
+    assert named == {"mini-swe-agent", "otlp-format-only"}
 
 
 @needs_recordings

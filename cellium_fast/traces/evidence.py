@@ -64,3 +64,13 @@ def is_error_text(text: str, starts: tuple[str, ...]) -> bool:
     end = len(text) if end < 0 else end
     # Windows line ends and terminals leave a carriage return before the line feed.
     return text.endswith(_FIRST_LINE_ENDS, 0, end - text.startswith("\r", end - 1))
+
+
+def command_error(code: int, output: str) -> bool | str:
+    """Whether the exit code of a command says that it failed; a text where it printed nothing.
+
+    1 with nothing printed is none: so ends a search that finds nothing, or a test that is false.
+    """
+    if code == 0 or (code == 1 and not output.strip()):
+        return False
+    return True if output.strip() else f"exit code {code}"

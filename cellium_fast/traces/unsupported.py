@@ -77,14 +77,6 @@ def _has_text(item: dict[str, Any], name: str) -> bool:
     return isinstance(item.get(name), str)
 
 
-def _is_openhands_event(item: dict[str, Any]) -> bool:
-    if "role" in item:
-        return False
-    return (_has_text(item, "action") or _has_text(item, "observation")) and (
-        "args" in item or "extras" in item or "source" in item or "content" in item
-    )
-
-
 def has_calls_by_name(item: dict[str, Any]) -> bool:
     """Whether a message has a tool call whose `function` is a name, as in Inspect AI's."""
     return any(_has_text(call, "function") for call in _tool_calls(item))
@@ -172,7 +164,6 @@ _FORMATS: tuple[tuple[str, str, _Test], ...] = (
         _any_object(has_calls_by_name),
     ),
     ("tau2-bench", "tau2-bench simulations are not read yet", _keys("simulations")),
-    ("openhands", "OpenHands events are not read yet", _any_object(_is_openhands_event)),
     (
         "mini-swe-agent",
         "its commands stand in fenced blocks of text, which are not read yet",
