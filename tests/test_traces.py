@@ -313,11 +313,7 @@ INSPECT_CALL = {"id": "c", "function": "bash", "arguments": {"cmd": "ls"}}
         (asks(INSPECT_CALL), "inspect messages"),
         ({"history": [USER, asks(INSPECT_CALL)]}, "inspect messages"),
         ({"simulations": [{"messages": [USER]}]}, "tau2-bench"),
-        ([USER, ANSWER, {**USER, "content": "<returncode>0</returncode>"}], "mini-swe-agent"),
-        (
-            {"trajectory_format": "mini-swe-agent-1.1", "messages": [USER, asks(call())]},
-            "mini-swe-agent",
-        ),
+        ({**USER, "content": "<returncode>0</returncode>"}, "mini-swe-agent messages"),
         (
             {"history": [{**ANSWER, "action": "ls", "message_type": "action"}]},
             "swe-agent history",
@@ -502,10 +498,11 @@ def test_recordings() -> None:
         ("pi-mono", "pi-mono", None): 2,
         ("openhands", "openhands", True): 2,
         ("openhands", "openhands", None): 3,
+        ("mini-swe-agent", "mini-swe-agent", None): 2,
         ("swe-agent", "swe-agent", None): 12,
         ("swe-agent", "openai-chat", None): 1,
     }
-    assert named == {"mini-swe-agent", "otlp-format-only"}
+    assert named == {"otlp-format-only"}
 
 
 @needs_recordings

@@ -10,6 +10,7 @@
 address-change 9 False
 two-books 5 True
 hive-scale 11 None
+kiln_curve.traj 12 None
 sluice-7 8 None
 sluice-8 5 True
 rain_gauge 9 None
@@ -32,7 +33,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cellium_fast.traces import inspect_ai, intercode, openai_chat, openhands, pi_mono, swe_agent
+from cellium_fast.traces import (
+    inspect_ai,
+    intercode,
+    mini_swe_agent,
+    openai_chat,
+    openhands,
+    pi_mono,
+    swe_agent,
+)
 from cellium_fast.traces.files import find_files, read_records
 from cellium_fast.traces.reader import Reader, Record
 from cellium_fast.traces.runs import COMPACTION, NO_EVENT, USER_MESSAGE, Problem, RecordedRun
@@ -51,7 +60,14 @@ __all__ = [
     "read",
 ]
 
-READERS: tuple[Reader, ...] = (swe_agent, intercode, inspect_ai, pi_mono, openhands)
+READERS: tuple[Reader, ...] = (
+    swe_agent,
+    intercode,
+    inspect_ai,
+    pi_mono,
+    openhands,
+    mini_swe_agent,
+)
 """The readers of formats with marks of their own, in the order they are asked."""
 
 LAST_READERS: tuple[Reader, ...] = (openai_chat,)

@@ -188,7 +188,7 @@ def read_files(
     >>> from cellium_fast.replay import replay
     >>> from cellium_fast.traces import find_files
     >>> replay(read_files(find_files(["examples/runs"]), jobs=2)).rounds
-    75
+    87
     """
     checks.whole_number("jobs", jobs, 1, MAX_JOBS)
     return _read_files([Path(file) for file in files], jobs, on_file or (lambda file: None))

@@ -120,16 +120,11 @@ def _is_coding_session(value: Any, _: list[dict[str, Any]]) -> bool:
     )
 
 
-def _is_mini_swe_agent(value: Any, objects: list[dict[str, Any]]) -> bool:
-    if isinstance(value, dict):
-        version = value.get("trajectory_format")
-        if isinstance(version, str) and version.startswith("mini-swe-agent"):
-            return True
-    return any(
-        item.get("role") == "user"
-        and isinstance(item.get("content"), str)
-        and item["content"].startswith(_RETURN_CODE)
-        for item in objects
+def has_return_code(item: dict[str, Any]) -> bool:
+    """Whether a user message is the result of a command, as mini-swe-agent writes it."""
+    content = item.get("content")
+    return item.get("role") == "user" and isinstance(content, str) and content.startswith(
+        _RETURN_CODE
     )
 
 
@@ -165,9 +160,9 @@ _FORMATS: tuple[tuple[str, str, _Test], ...] = (
     ),
     ("tau2-bench", "tau2-bench simulations are not read yet", _keys("simulations")),
     (
-        "mini-swe-agent",
-        "its commands stand in fenced blocks of text, which are not read yet",
-        _is_mini_swe_agent,
+        "mini-swe-agent messages",
+        "of mini-swe-agent only trajectories and lists of messages are read",
+        _any_object(has_return_code),
     ),
     (
         "swe-agent history",
