@@ -114,6 +114,12 @@ def test_lines_and_items(files: Files) -> None:
     assert [run.run for run in items.runs] == ["sluice-1", "item 3"]
 
 
+def test_an_empty_history_is_a_run_without_rounds(files: Files) -> None:
+    reading = files.read_lines({"instance_id": "a", "history": []}, history(acts(1)))
+    assert [(run.run, len(run.rounds)) for run in reading.runs] == [("a", 0), ("sluice-1", 1)]
+    assert not reading.problems
+
+
 def test_events_on_lines_are_one_run(files: Files) -> None:
     reading = files.read_lines(says("user"), acts(1), sees(1, "a"), 5, acts(2), sees(2, "b"))
     assert [step.calls[0].result for step in reading.run.rounds] == ["a", "b"]

@@ -81,7 +81,8 @@ def read_records(path: Path) -> Iterator[Record | Problem]:
 
     JSON Lines are told from one JSON value by content: the first line is a value of its own and
     more follows. They are read line by line, split at line feeds only: the other line ends of
-    Unicode may stand unescaped in a JSON text. An unreadable file is a problem, too.
+    Unicode may stand unescaped in a JSON text. The records of a zip archive are its samples, one
+    at a time. An unreadable file is a problem, too.
     """
     try:
         with path.open("rb", _BUFFER) as file:

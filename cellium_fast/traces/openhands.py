@@ -86,8 +86,9 @@ def _read_value(path: Path, record: Record, names: RunNames) -> Iterator[Recorde
     several = isinstance(record.value, list) and _events_of(record.value) is None
     for item, value in enumerate(record.value if several else [record.value], 1):
         run = names.name(fields(value), record.line, item if several else None)
-        events = _events_of(value)
-        if events is None:
+        # A history may be empty, which shows nothing: its name is trusted here.
+        events = _events_of(value) or fields(value).get("history")
+        if not isinstance(events, list):
             yield Problem(path, record.line, f"run {run!r}: no history of events in it")
         else:
             placed = enumerate(events, 1)

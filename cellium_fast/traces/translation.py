@@ -10,8 +10,8 @@ from cellium_fast import _chat
 from cellium_fast.rounds import Round
 from cellium_fast.traces.runs import COMPACTION, NO_EVENT, Complaints, Problem
 
-MANY_TOKENS = 1 << 60
-"""No context has so many tokens; numbers below can be added whatever their kinds."""
+# No context has so many; smaller numbers can be added, whatever their kinds.
+_MANY_TOKENS = 1 << 60
 
 
 class Translation:
@@ -26,11 +26,6 @@ class Translation:
         self._places: list[int] = []        # of the records they were made of, from 1
         self._compactions: list[int] = []   # the number of rounds before each
         self._rounds = 0
-
-    @property
-    def has_rounds(self) -> bool:
-        """Whether the agent has spoken so far."""
-        return self._rounds > 0
 
     def add(self, message: Any, place: int) -> None:
         """Add a chat message, and the place of the record it was made of."""
@@ -83,5 +78,5 @@ def token_sum(usage: Mapping[str, Any], names: tuple[str, ...]) -> float:
     """Return the sum of the numbers of tokens under some names, as far as they are such."""
     counts = [usage.get(name) for name in names]
     return sum(
-        count for count in counts if isinstance(count, int | float) and 0 <= count < MANY_TOKENS
+        count for count in counts if isinstance(count, int | float) and 0 <= count < _MANY_TOKENS
     )

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 _FOREIGN_ROLES = frozenset({"ai", "human", "model", "bot", "gpt", "toolResult", "tool_result"})
 _FOREIGN_PARTS = frozenset({"tool_use", "tool_result", "toolCall", "tool-call", "tool-result"})
 _RESPONSES_ITEMS = frozenset({"function_call", "function_call_output", "reasoning"})
-_CODING_SESSION = frozenset({"session", "session_meta", "response_item", "message"})
+_CODING_SESSION = frozenset({"session_meta", "response_item"})
 _RETURN_CODE = "<returncode>"
 _MESSAGE_LISTS = ("messages", "traj", "history", "conversation", "conversations", "trajectory")
 
