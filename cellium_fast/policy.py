@@ -13,7 +13,6 @@ import numpy as np
 from pydantic import Field, StrictBool
 
 from cellium_fast import _records, _rules
-from cellium_fast.action import mask_of
 from cellium_fast.errors import PolicyError, UnknownNameError, shown
 from cellium_fast.parameters import (
     BelowOne,
@@ -220,7 +219,7 @@ class Policy(Parameters):
             row[name] = getattr(self, name)
         row["count_failed_rounds"] = self.count_failures == "rounds"
         row["count_round_cycles"] = self.count_cycles == "rounds"
-        row["compress_tries"] = math.inf if self.compress_tries is None else self.compress_tries
+        row["compress_tries"] = ANY_NUMBER if self.compress_tries is None else self.compress_tries
         row["limited_tool_count"] = len(self.tool_limits)
         for place, (tool, limit) in enumerate(self.tool_limits.items()):
             row["limited_tools"][place] = _records.mix(_ingest.hash_tool(tool))
@@ -254,7 +253,8 @@ def _fill_rule(row: np.void, bit: int, name: str, rule: Rule) -> None:
     row["rules_alone"] |= np.uint32(alone << bit)
     last_resort = isinstance(rule, LastResort) and rule.after_redirect
     row["rules_after_redirect"] |= np.uint32(last_resort << bit)
-    row["rule_actions"][bit] = mask_of(rule.actions)
+    for action in rule.actions:
+        row["action_rules"][action] |= np.uint32(1 << bit)
     for parameter, value in rule:
         if parameter not in SWITCHES:
             row[f"{name}_{parameter}"] = math.inf if value is None else value
@@ -280,6 +280,8 @@ def _parse_json(text: bytes) -> Any:
 
     return orjson.loads(text)
 
+
+ANY_NUMBER = 256        # of tries: kernels count to 255
 
 # As kernels know them; any number of repeats is no limit.
 TOOL_LIMITS = {"poll": 60, "exempt": 255}

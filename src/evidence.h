@@ -216,6 +216,7 @@ CELLIUM_INLINE void count_compression(
 {
     double full = policy->context_exhausted_saturation;
     double critical = policy->context_critical_saturation;
+    uint32_t cooldown = policy->compress_cooldown, tries = policy->compress_tries;
     for (int i = first; i < end; i++) {
         double tokens = at->context_tokens[i], before = real_of(at->compressed_tokens[i]);
         double ratio = to->context_ratio[i];
@@ -226,8 +227,8 @@ CELLIUM_INLINE void count_compression(
         at->compressed_tokens[i] &= helped - 1;
         at->exhausted_rounds[i] = one_more(at->exhausted_rounds[i]) & -exhausted;
         at->compress_wait[i] = one_more(at->compress_wait[i]);
-        uint32_t waited = (double)(int32_t)at->compress_wait[i] >= policy->compress_cooldown;
-        uint32_t hopeful = (double)(int32_t)at->compress_tries[i] < policy->compress_tries;
+        uint32_t waited = at->compress_wait[i] >= cooldown;
+        uint32_t hopeful = at->compress_tries[i] < tries;
         to->compress_ready[i] = waited & hopeful;
         to->compression_failed[i] = known & (ratio >= critical) & waited & (hopeful ^ 1);
     }
@@ -237,11 +238,11 @@ CELLIUM_INLINE void count_redirects(
     RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
     int first, int end)
 {
-    double burning = policy->mostly_failing_failures;
+    uint32_t burning = policy->mostly_failing_failures;
     for (int i = first; i < end; i++) {
         uint32_t failures = bits_set_of_12(at->error_bits[i] & at->in_window[i]);
         uint32_t heeded = (at->information[i] == NEWS) & at->new_call[i]
-            & ((double)(int32_t)failures < burning) & (to->compression_failed[i] ^ 1);
+            & (failures < burning) & (to->compression_failed[i] ^ 1);
         at->unheeded_redirects[i] &= heeded - 1;
         to->recent_failures[i] = failures;
     }

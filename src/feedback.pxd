@@ -6,9 +6,9 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 from records cimport (
     ARMS, CALL_ERROR, COMPRESS, CONTINUE, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT,
-    RULES, SESSION_DONE, SESSION_OUTPUTS, TERMINATE,
+    SESSION_DONE, SESSION_OUTPUTS, TERMINATE,
     Policy, Round, Session,
-    clip, nearest, several, shift_words,
+    clip, lowest_bit, nearest, several, shift_words,
 )
 from features cimport context_ratio, decimal
 cimport window
@@ -129,11 +129,8 @@ cdef inline int pending(const Session* session, int age) noexcept nogil:
 
 cdef inline int advice_of(const Policy* policy, int action, uint32_t fired) noexcept nogil:
     # Which advice an action is, given by which rule; 0 = none, at most 255.
-    cdef int rule
-    for rule in range(RULES):
-        if fired >> rule & 1 and policy.rule_actions[rule] >> action & 1:
-            return 1 + action + ARMS * (rule + 1)
-    return 1 + action
+    cdef uint32_t giving = fired & policy.action_rules[action]
+    return 1 + action + (ARMS * (lowest_bit(giving) + 1) if giving else 0)
 
 
 cdef inline void note_advice(

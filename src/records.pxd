@@ -23,7 +23,7 @@ cdef enum:
     RECENT "RECENT" = 4      # calls that the progress score looks at
     LAGS "LAGS" = 3        # distances at which calls are compared
     ROUND_HASHES "ROUND_HASHES" = 6     # rounds kept: the longest cycle of rounds
-    ARMS = 5        # actions
+    ARMS "ARMS" = 5        # actions
     MAX_STEPS = 4   # longest n-step return
     RULES "RULES" = 30
     MAX_FREQUENT_TOOLS = 16
@@ -123,19 +123,19 @@ ctypedef struct Policy "Policy":
     uint32_t limited_tools[MAX_LIMITED_TOOLS]       # mixed hashes
     uint32_t slight_result              # characters
     uint32_t slight_error               # characters
-    double compress_cooldown            # rounds
-    double compress_tries
+    uint32_t compress_cooldown          # rounds
+    uint32_t compress_tries             # above 255: any number
     uint8_t frequent_tool_count
     uint32_t frequent_tools[MAX_FREQUENT_TOOLS]     # mixed hashes
     # rules
     uint32_t rules_enabled              # bit = rule
     uint32_t rules_alone                # bit = rule: its actions replace every other proposal
     uint32_t rules_after_redirect       # bit = rule: fires only while redirects are not heeded
-    uint8_t rule_actions[RULES]         # masks of actions
+    uint32_t action_rules[ARMS]         # the rules that have an action: bit = rule
     double output_loop_repeats
     uint8_t output_loop_idle_only       # not in a round that brought news
     double context_exhausted_saturation
-    double context_exhausted_rounds
+    uint32_t context_exhausted_rounds
     double failure_wall_failures
     double failure_wall_trend
     double failure_wall_stuck
@@ -161,30 +161,30 @@ ctypedef struct Policy "Policy":
     double slow_progress_stuck
     double progressing_progress         # with stuck = 0
     uint8_t progressing_yields          # not beside stagnation, cycle or repetition
-    double redirects_ignored_redirects
-    double transient_failure_patience
-    double transient_persists_rounds
-    double repeated_round_repeats
-    double repeated_round_slight_repeats
-    double repeated_call_calls
-    double repeated_call_rounds
-    double repeated_result_results
-    double repeated_result_rounds
-    double repeated_error_errors
-    double no_information_rounds
-    double little_information_rounds
-    double mostly_failing_failures
-    double mostly_failing_rounds
-    double repeated_text_texts
-    double idle_rounds
-    double idle_blank
-    double loop_suspected_rounds
-    double loop_suspected_errors
-    double loop_suspected_no_information
-    double loop_suspected_failures
-    double loop_suspected_texts
-    double loop_suspected_idle
-    double loop_suspected_blank
+    uint32_t redirects_ignored_redirects
+    uint32_t transient_failure_patience
+    uint32_t transient_persists_rounds
+    uint32_t repeated_round_repeats
+    uint32_t repeated_round_slight_repeats
+    uint32_t repeated_call_calls
+    uint32_t repeated_call_rounds
+    uint32_t repeated_result_results
+    uint32_t repeated_result_rounds
+    uint32_t repeated_error_errors
+    uint32_t no_information_rounds
+    uint32_t little_information_rounds
+    uint32_t mostly_failing_failures
+    uint32_t mostly_failing_rounds
+    uint32_t repeated_text_texts
+    uint32_t idle_rounds
+    uint32_t idle_blank
+    uint32_t loop_suspected_rounds
+    uint32_t loop_suspected_errors
+    uint32_t loop_suspected_no_information
+    uint32_t loop_suspected_failures
+    uint32_t loop_suspected_texts
+    uint32_t loop_suspected_idle
+    uint32_t loop_suspected_blank
     # bandit
     uint8_t tie_break
     double bias_redirect_repetition

@@ -28,10 +28,10 @@ enum {
      | BIT(REPEATED_CALL) | BIT(REPEATED_RESULT) | BIT(REPEATED_ERROR) | BIT(NO_INFORMATION)       \
      | BIT(LITTLE_INFORMATION) | BIT(REPEATED_TEXT) | BIT(IDLE) | BIT(LOOP_SUSPECTED))
 
-/* Whether a count reaches a threshold. */
-CELLIUM_INLINE uint32_t reaches(uint32_t count, double threshold)
+/* Whether a count reaches a threshold; both are below 2^31. */
+CELLIUM_INLINE uint32_t reaches(uint32_t count, uint32_t threshold)
 {
-    return (double)(int32_t)count >= threshold;
+    return (int32_t)count >= (int32_t)threshold;
 }
 
 /* The rules of context, limits and texts. */
@@ -39,7 +39,7 @@ CELLIUM_INLINE void fire_limits(
     const FeatureLanes *restrict f, const Policy *restrict p, uint32_t *restrict fired,
     int first, int end)
 {
-    uint32_t compresses = p->rule_actions[CONTEXT_CRITICAL] >> COMPRESS & 1;
+    uint32_t compresses = p->action_rules[COMPRESS] >> CONTEXT_CRITICAL & 1;
     for (int i = first; i < end; i++) {
         uint32_t known = f->context_known[i], ready = f->compress_ready[i];
         uint32_t loud = (f->information[i] != NEWS) | (p->output_loop_idle_only == 0);
@@ -119,9 +119,9 @@ CELLIUM_INLINE void fire_evidence(
         uint32_t nothing = f->information[i] == NOTHING;
         uint32_t old = nothing | (f->information[i] == LITTLE);
         uint32_t limit = f->own_limit[i], barren = f->no_information[i];
-        double repeats = either(
+        uint32_t repeats = choose(
             f->slight[i], p->repeated_round_slight_repeats, p->repeated_round_repeats);
-        repeats = either(limit != 0, (double)(int32_t)limit, repeats);
+        repeats = choose(limit != 0, limit, repeats);
         uint32_t again = (old | (limit != 0)) & (limit != NO_LIMIT);
         fired[i] |= (again & reaches(f->round_repeats[i], repeats)) << REPEATED_ROUND
             | (old & reaches(f->call_repeats[i], p->repeated_call_calls)
@@ -177,14 +177,13 @@ CELLIUM_INLINE void fire(
     }
 }
 
-/* The actions of the rules [from, to) among those that fired. */
-CELLIUM_INLINE uint32_t actions_of(
-    const uint8_t *actions, uint32_t fired, int from, int to)
+/* The actions of some rules. */
+CELLIUM_INLINE uint32_t actions_of(const Policy *restrict p, uint32_t rules)
 {
-    uint32_t proposed = 0;
-    for (int rule = from; rule < to; rule++)
-        proposed |= actions[rule] & -(fired >> rule & 1);
-    return proposed;
+    uint32_t actions = 0;
+    for (int action = 0; action < ARMS; action++)
+        actions |= (uint32_t)((rules & p->action_rules[action]) != 0) << action;
+    return actions;
 }
 
 /* Compress, beside the actions of a loop where the context is filled enough. */
@@ -211,22 +210,17 @@ CELLIUM_INLINE uint32_t is_progressing(
 CELLIUM_INLINE uint32_t proposals(
     const FeatureLanes *restrict f, const Policy *restrict p, uint32_t fired, int i)
 {
-    return actions_of(p->rule_actions, fired, CONTEXT_HIGH, PROGRESSING)
-        | actions_of(p->rule_actions, fired, COMPRESSION_FAILED, RULES)
+    return actions_of(p, fired & ~FORCING_RULES & ~BIT(PROGRESSING))
         | compress_beside(f, p, fired, i);
 }
 
 /* What the rules that look at the others see: a suspicion gives way to more than that, and redirects
    were ignored where there is need for one more. */
-CELLIUM_INLINE uint32_t settle_rungs(
-    const FeatureLanes *restrict f, const Policy *restrict p, uint32_t fired, int i)
+CELLIUM_INLINE uint32_t settle_rungs(const Policy *restrict p, uint32_t fired)
 {
-    const uint32_t strong = BIT(REDIRECT) | BIT(TERMINATE);
     uint32_t sure = fired & ~BIT(LOOP_SUSPECTED) & ~BIT(REDIRECTS_IGNORED);
-    uint32_t proposed = proposals(f, p, sure, i);
-    uint32_t forced = actions_of(p->rule_actions, sure, 0, CONTEXT_HIGH);
-    uint32_t more = ((proposed | forced) & strong) != 0;
-    uint32_t redirects = proposed >> REDIRECT & 1;
+    uint32_t more = (sure & (p->action_rules[REDIRECT] | p->action_rules[TERMINATE])) != 0;
+    uint32_t redirects = (sure & ~FORCING_RULES & p->action_rules[REDIRECT]) != 0;
     return fired & ~(more << LOOP_SUSPECTED) & ~((redirects ^ 1) << REDIRECTS_IGNORED);
 }
 
@@ -241,13 +235,13 @@ CELLIUM_INLINE void propose(
         any |= fired[i];
     if (any & (BIT(LOOP_SUSPECTED) | BIT(REDIRECTS_IGNORED)))
         for (int i = first; i < end; i++)
-            fired[i] = settle_rungs(f, &p, fired[i], i);
+            fired[i] = settle_rungs(&p, fired[i]);
     for (int i = first; i < end; i++) {
         uint32_t proposed = proposals(f, &p, fired[i], i);
         uint32_t progressing = p.rules_enabled >> PROGRESSING
             & is_progressing(f, &p, fired[i], proposed, i);
         fired[i] |= progressing << PROGRESSING;
-        proposed |= p.rule_actions[PROGRESSING] & -progressing;
+        proposed |= actions_of(&p, progressing << PROGRESSING);
         /* With the last rule switched off nothing may be proposed: go on. */
         candidates[i] = choose(proposed == 0, 1 << CONTINUE, proposed);
     }
@@ -259,9 +253,7 @@ CELLIUM_INLINE void propose(
     if (any & FORCING_RULES)
         for (int i = first; i < end; i++) {
             uint32_t forcing = fired[i] & FORCING_RULES, lowest = forcing & -forcing;
-            uint32_t forced = actions_of(p.rule_actions, lowest, 0, CONTEXT_HIGH)
-                | actions_of(p.rule_actions, lowest, REDIRECTS_IGNORED, COMPRESSION_FAILED);
-            candidates[i] = choose(forcing != 0, forced, candidates[i]);
+            candidates[i] = choose(forcing != 0, actions_of(&p, lowest), candidates[i]);
         }
 }
 
