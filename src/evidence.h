@@ -104,9 +104,9 @@ CELLIUM_INLINE void judge_call(
 CELLIUM_INLINE void settle_judging(RecordLanes *restrict at, int first, int end)
 {
     for (int i = first; i < end; i++) {
-        uint32_t some = -(uint32_t)(at->round_calls[i] != 0);
-        at->own_limit[i] &= some;
-        at->slight[i] &= some;
+        _Bool some = at->round_calls[i] != 0;
+        at->own_limit[i] = pick(some, at->own_limit[i], 0);
+        at->slight[i] = pick(some, at->slight[i], 0);
     }
 }
 
@@ -115,31 +115,31 @@ CELLIUM_INLINE void count_information(RecordLanes *restrict at, int first, int e
     for (int i = first; i < end; i++) {
         uint32_t brought = at->information[i];
         uint32_t none = at->no_information[i], little = at->little_information[i];
-        none = choose(brought == NOTHING, one_more(none), none);
-        none = choose(brought == ACKNOWLEDGEMENT, one_less(none), none);
-        little = choose((brought == NOTHING) | (brought == LITTLE), one_more(little), little);
-        little = choose(brought == ACKNOWLEDGEMENT, one_less(little), little);
-        at->no_information[i] = choose(brought == NEWS, 0, none);
-        at->little_information[i] = choose(brought == NEWS, 0, little);
+        none = pick(brought == NOTHING, one_more(none), none);
+        none = pick(brought == ACKNOWLEDGEMENT, one_less(none), none);
+        little = pick((brought == NOTHING) | (brought == LITTLE), one_more(little), little);
+        little = pick(brought == ACKNOWLEDGEMENT, one_less(little), little);
+        at->no_information[i] = pick(brought == NEWS, 0, none);
+        at->little_information[i] = pick(brought == NEWS, 0, little);
     }
 }
 
 CELLIUM_INLINE void count_errors(
     RecordLanes *restrict at, const Policy *restrict policy, int first, int end)
 {
-    uint32_t longest = policy->slight_error;
+    int32_t longest = at->sized ? (int32_t)policy->slight_error : -1;
     for (int i = first; i < end; i++) {
-        uint32_t some = at->round_calls[i] != 0;
-        uint32_t failed = some & (at->round_errors[i] == at->round_calls[i]);
-        uint32_t transient = some & (at->round_transient[i] == at->round_calls[i]);
+        _Bool some = at->round_calls[i] != 0;
+        _Bool failed = some & (at->round_errors[i] == at->round_calls[i]);
+        _Bool transient = some & (at->round_transient[i] == at->round_calls[i]);
         uint32_t repeats = at->error_repeats[i];
-        uint32_t telling = (at->sized ^ 1) | (at->call_size[i] > longest);
-        uint32_t same = telling & (repeats != 0) & (at->error[i] == at->error_before[i]);
-        uint32_t passed_over = (some ^ 1) | transient | (at->own_limit[i] != 0);
-        uint32_t counted = choose(failed, choose(same, one_more(repeats), 1), 0);
-        uint32_t waits = choose(transient, one_more(at->transient_rounds[i]), 0);
-        at->error_repeats[i] = choose(passed_over, repeats, counted);
-        at->transient_rounds[i] = choose(some, waits, at->transient_rounds[i]);
+        _Bool telling = (int32_t)at->call_size[i] > longest;
+        _Bool same = telling & (repeats != 0) & (at->error[i] == at->error_before[i]);
+        _Bool passed_over = !some | transient | (at->own_limit[i] != 0);
+        uint32_t counted = pick(failed, pick(same, one_more(repeats), 1), 0);
+        uint32_t waits = pick(transient, one_more(at->transient_rounds[i]), 0);
+        at->error_repeats[i] = pick(passed_over, repeats, counted);
+        at->transient_rounds[i] = pick(some, waits, at->transient_rounds[i]);
     }
 }
 
@@ -159,23 +159,23 @@ CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
 {
     for (int i = first; i < end; i++) {
         uint32_t *hashes = &at->round_hashes[0][i];
-        uint32_t some = at->round_calls[i] != 0;
+        _Bool some = at->round_calls[i] != 0;
         uint32_t hash = at->round_sum[i] * 0x9E3779B1u >> 16;
         hash += hash == 0;
         uint32_t lags = 0;
         for (uint32_t period = 2; period <= CYCLE_LONGEST; period++) {
             uint32_t lag = at_most_word(lag_of(at->round_lags[i], period) + 1, 15);
-            uint32_t equal = hash == hash_of_round(hashes, period - 1);
-            lags |= (lag & -equal) << 4 * (period - 2);
+            _Bool equal = hash == hash_of_round(hashes, period - 1);
+            lags |= pick(equal, lag, 0) << 4 * (period - 2);
         }
-        uint32_t same = hash == hash_of_round(hashes, 0);
-        uint32_t repeats = choose(same, one_more(at->round_repeats[i]), 1);
-        at->round_lags[i] = choose(some, lags, at->round_lags[i]);
-        at->round_repeats[i] = choose(some, repeats, at->round_repeats[i]);
+        _Bool same = hash == hash_of_round(hashes, 0);
+        uint32_t repeats = pick(same, one_more(at->round_repeats[i]), 1);
+        at->round_lags[i] = pick(some, lags, at->round_lags[i]);
+        at->round_repeats[i] = pick(some, repeats, at->round_repeats[i]);
         uint32_t one = at->round_hashes[0][i], two = at->round_hashes[1][i];
-        at->round_hashes[0][i] = choose(some, one << 16 | hash, one);
-        at->round_hashes[1][i] = choose(some, two << 16 | one >> 16, two);
-        at->round_hashes[2][i] = choose(
+        at->round_hashes[0][i] = pick(some, one << 16 | hash, one);
+        at->round_hashes[1][i] = pick(some, two << 16 | one >> 16, two);
+        at->round_hashes[2][i] = pick(
             some, at->round_hashes[2][i] << 16 | two >> 16, at->round_hashes[2][i]);
     }
 }
@@ -185,7 +185,7 @@ CELLIUM_INLINE uint32_t cycle_of_rounds(uint32_t lags, uint32_t repeats)
 {
     uint32_t cycle = 0;
     for (uint32_t period = CYCLE_LONGEST; period >= 2; period--)
-        cycle = choose((lag_of(lags, period) >= period) & (repeats < period), period, cycle);
+        cycle = pick((lag_of(lags, period) >= period) & (repeats < period), period, cycle);
     return cycle;
 }
 
@@ -194,16 +194,16 @@ CELLIUM_INLINE void count_texts(
 {
     uint32_t least = policy->near_duplicate;
     for (int i = first; i < end; i++) {
-        uint32_t idle = at->round_calls[i] == 0, blank = idle & (at->text[i] == 0);
-        at->idle_rounds[i] = one_more(at->idle_rounds[i]) & -idle;
-        at->blank_rounds[i] = one_more(at->blank_rounds[i]) & -blank;
+        _Bool idle = at->round_calls[i] == 0, blank = idle & (at->text[i] == 0);
+        at->idle_rounds[i] = pick(idle, one_more(at->idle_rounds[i]), 0);
+        at->blank_rounds[i] = pick(blank, one_more(at->blank_rounds[i]), 0);
     }
     for (int i = first; i < end; i++) {
-        uint32_t told = at->new_sketch[i] != 0, comparable = at->sketch[i] != 0;
-        uint32_t near = comparable & (alike(at->new_sketch[i], at->sketch[i]) >= least);
-        uint32_t repeats = one_more(at->text_repeats[i]) & -near;
-        repeats = choose(told, repeats, at->text_repeats[i]);
-        at->text_repeats[i] = repeats & -(uint32_t)(at->information[i] != NEWS);
+        _Bool told = at->new_sketch[i] != 0, comparable = at->sketch[i] != 0;
+        _Bool near = comparable & (alike(at->new_sketch[i], at->sketch[i]) >= least);
+        uint32_t repeats = pick(near, one_more(at->text_repeats[i]), 0);
+        repeats = pick(told, repeats, at->text_repeats[i]);
+        at->text_repeats[i] = pick(at->information[i] == NEWS, 0, repeats);
         at->sketch[i] = told ? at->new_sketch[i] : at->sketch[i];
     }
 }
@@ -220,17 +220,17 @@ CELLIUM_INLINE void count_compression(
     for (int i = first; i < end; i++) {
         double tokens = at->context_tokens[i], before = real_of(at->compressed_tokens[i]);
         double ratio = to->context_ratio[i];
-        uint32_t known = to->context_known[i];
-        uint32_t helped = (tokens >= 0.0) & (tokens < 0.9 * before);
-        uint32_t exhausted = known & (ratio >= full);
-        at->compress_tries[i] &= helped - 1;
-        at->compressed_tokens[i] &= helped - 1;
-        at->exhausted_rounds[i] = one_more(at->exhausted_rounds[i]) & -exhausted;
+        _Bool known = to->context_known[i] != 0;
+        _Bool helped = (tokens >= 0.0) & (tokens < 0.9 * before);
+        _Bool exhausted = known & (ratio >= full);
+        at->compress_tries[i] = pick(helped, 0, at->compress_tries[i]);
+        at->compressed_tokens[i] = pick(helped, 0, at->compressed_tokens[i]);
+        at->exhausted_rounds[i] = pick(exhausted, one_more(at->exhausted_rounds[i]), 0);
         at->compress_wait[i] = one_more(at->compress_wait[i]);
-        uint32_t waited = at->compress_wait[i] >= cooldown;
-        uint32_t hopeful = at->compress_tries[i] < tries;
+        _Bool waited = at->compress_wait[i] >= cooldown;
+        _Bool hopeful = at->compress_tries[i] < tries;
         to->compress_ready[i] = waited & hopeful;
-        to->compression_failed[i] = known & (ratio >= critical) & waited & (hopeful ^ 1);
+        to->compression_failed[i] = known & (ratio >= critical) & waited & !hopeful;
     }
 }
 
@@ -241,9 +241,9 @@ CELLIUM_INLINE void count_redirects(
     uint32_t burning = policy->mostly_failing_failures;
     for (int i = first; i < end; i++) {
         uint32_t failures = bits_set_of_12(at->error_bits[i] & at->in_window[i]);
-        uint32_t heeded = (at->information[i] == NEWS) & at->new_call[i]
-            & (failures < burning) & (to->compression_failed[i] ^ 1);
-        at->unheeded_redirects[i] &= heeded - 1;
+        _Bool heeded = (at->information[i] == NEWS) & (at->new_call[i] != 0)
+            & (failures < burning) & (to->compression_failed[i] == 0);
+        at->unheeded_redirects[i] = pick(heeded, 0, at->unheeded_redirects[i]);
         to->recent_failures[i] = failures;
     }
 }
@@ -269,9 +269,10 @@ CELLIUM_INLINE void describe_evidence(
     uint32_t rounds = policy->count_round_cycles != 0;
     for (int i = first; i < end; i++) {
         uint32_t brought = at->information[i];
-        uint32_t old = (brought == NOTHING) | (brought == LITTLE);
-        uint32_t cycle = cycle_of_rounds(at->round_lags[i], at->round_repeats[i]) & -old;
-        to->cycle[i] = choose(rounds, cycle, to->cycle[i]);
+        _Bool old = (brought == NOTHING) | (brought == LITTLE);
+        uint32_t cycle = cycle_of_rounds(at->round_lags[i], at->round_repeats[i]);
+        cycle = pick(old, cycle, 0);
+        to->cycle[i] = pick(rounds, cycle, to->cycle[i]);
         to->information[i] = brought;
         to->slight[i] = at->slight[i];
         to->own_limit[i] = at->own_limit[i];

@@ -88,6 +88,11 @@ CELLIUM_INLINE uint32_t choose(uint32_t condition, uint32_t yes, uint32_t no)
     return no ^ ((yes ^ no) & -condition);
 }
 
+CELLIUM_INLINE uint32_t pick(_Bool condition, uint32_t yes, uint32_t no)
+{
+    return condition ? yes : no;
+}
+
 CELLIUM_INLINE uint32_t at_most_word(uint32_t value, uint32_t high)
 {
     return value < high ? value : high;
