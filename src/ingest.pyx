@@ -10,7 +10,9 @@ from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.math cimport INFINITY, NAN, isnan
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from records cimport CALL_EMPTY, CALL_ERROR, EVENT_NONE, Round
+from records cimport (
+    CALL_ACKNOWLEDGED, CALL_EMPTY, CALL_ERROR, CALL_TRANSIENT, EVENT_NONE, Round,
+)
 from fields cimport Keys, hidden, know
 from ingest cimport CallRecord
 from sketch cimport LATIN, normal, sketch_of_str
@@ -23,7 +25,8 @@ import numpy as np
 import orjson
 from xxhash import xxh3_64_intdigest
 
-from cellium_fast import stable_text
+from cellium_fast import result_words, stable_text
+from cellium_fast._results import is_acknowledgement, is_transient
 from cellium_fast.errors import InputError, shown
 from cellium_fast.rounds import Round as RoundObject
 from cellium_fast.rounds import ToolCall
@@ -56,6 +59,8 @@ cdef Keys VOLATILE_KEYS
 for _key in VOLATILE_NAMES:
     know(&VOLATILE_KEYS, _key)
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
+cdef tuple CODE_KEYS = ("status", "status_code", "code")
+cdef Py_ssize_t SHORT_TEXT = 2 * result_words.SHORT     # some of it white space around
 
 
 cdef Slot TOOL = slot_of(ToolCall, "tool")
@@ -299,6 +304,17 @@ cdef str result_text(result, error, bint failed):
     return json_of(result).decode("utf-8", "surrogatepass")
 
 
+cdef bint is_transient_error(result, error, str text) except -1:
+    if is_transient(text) or (isinstance(error, str) and is_transient(plain(error))):
+        return True
+    if is_mapping(result):
+        for key in CODE_KEYS:
+            code = value_of(result, key)
+            if type(code) is int and code in result_words.TRANSIENT_CODES:
+                return True
+    return False
+
+
 cdef uint64_t own_signature(signature) except? 0:
     if isinstance(signature, (int, np.integer)) and not isinstance(signature, bool):
         if not 0 <= signature < 1 << 64:
@@ -468,12 +484,16 @@ cdef class Packer:
         record.flags = 0
         if failed:
             record.flags = CALL_ERROR
+            if is_transient_error(result, error, text):
+                record.flags |= CALL_TRANSIENT
             record.result = hash_bytes(utf8(masked(text)))
             self.know_error(record.result, text)
         else:
             record.result = hash_bytes(utf8(text))
             if is_empty(result):
                 record.flags = CALL_EMPTY
+            elif len(text) <= SHORT_TEXT and is_acknowledgement(text):
+                record.flags = CALL_ACKNOWLEDGED
         return 0
 
     cdef int pack_scalars(self, round, Round* packed) except -1:

@@ -20,6 +20,8 @@ static const uint16_t SKETCH_FACTORS[SKETCH_NUMBERS] = {
     0xD7ED, 0x558D, 0xC2B3, 0xAE3D, 0x85EB, 0xCA77, 0x27D5, 0xEB2F,
 };
 
+#define SKETCH_SPREAD 0x9E37
+
 /* Hash of the gram that ends at the last of three characters of 21 bits each. */
 CELLIUM_INLINE uint16_t gram_hash(uint64_t gram)
 {
@@ -31,23 +33,35 @@ CELLIUM_INLINE uint64_t next_gram(uint64_t gram, uint32_t character)
     return gram >> 21 | (uint64_t)character << 42;
 }
 
-/* The least of all grams' hashes under each permutation, compared as signed numbers. */
-CELLIUM_INLINE void least_hashes(const uint32_t *chars, int count, int16_t *least)
+/* The sketch of normalised characters: 0 for too few of them, else not 0. Minima are compared as
+ * signed numbers. As their high bits are all alike, each is multiplied once more and gives the
+ * highest four bits of the product. */
+CELLIUM_INLINE uint64_t sketch_of(const uint32_t *chars, int count)
 {
-    uint64_t gram = next_gram(next_gram(0, chars[0]), chars[1]);
+    uint64_t sketch, gram;
+    if (count < SKETCH_LEAST)
+        return 0;
+    gram = next_gram(next_gram(0, chars[0]), chars[1]);
 #if defined(__SSE2__)
     const __m128i *factors = (const __m128i *)SKETCH_FACTORS;
     const __m128i first = _mm_loadu_si128(factors), last = _mm_loadu_si128(factors + 1);
-    __m128i least_first = _mm_set1_epi16(INT16_MAX), least_last = least_first;
+    const __m128i spread = _mm_set1_epi16((int16_t)SKETCH_SPREAD);
+    __m128i least_first = _mm_set1_epi16(INT16_MAX), least_last = least_first, numbers;
     for (int i = 2; i < count; i++) {
         gram = next_gram(gram, chars[i]);
         const __m128i hash = _mm_set1_epi16((int16_t)gram_hash(gram));
         least_first = _mm_min_epi16(least_first, _mm_mullo_epi16(hash, first));
         least_last = _mm_min_epi16(least_last, _mm_mullo_epi16(hash, last));
     }
-    _mm_storeu_si128((__m128i *)least, least_first);
-    _mm_storeu_si128((__m128i *)(least + 8), least_last);
+    numbers = _mm_packus_epi16(
+        _mm_srli_epi16(_mm_mullo_epi16(least_first, spread), 12),
+        _mm_srli_epi16(_mm_mullo_epi16(least_last, spread), 12));
+    /* Two bytes become one. */
+    numbers = _mm_or_si128(numbers, _mm_srli_epi16(numbers, 4));
+    numbers = _mm_packus_epi16(_mm_and_si128(numbers, _mm_set1_epi16(0xFF)), numbers);
+    _mm_storel_epi64((__m128i *)&sketch, numbers);
 #else
+    int16_t least[SKETCH_NUMBERS];
     for (int k = 0; k < SKETCH_NUMBERS; k++)
         least[k] = INT16_MAX;
     for (int i = 2; i < count; i++) {
@@ -58,20 +72,12 @@ CELLIUM_INLINE void least_hashes(const uint32_t *chars, int count, int16_t *leas
             least[k] = value < least[k] ? value : least[k];
         }
     }
+    sketch = 0;
+    for (int k = 0; k < SKETCH_NUMBERS; k++) {
+        uint64_t number = (uint16_t)((uint32_t)(uint16_t)least[k] * SKETCH_SPREAD) >> 12;
+        sketch |= number << 4 * k;
+    }
 #endif
-}
-
-/* The sketch of normalised characters: 0 for too few of them, else not 0. */
-CELLIUM_INLINE uint64_t sketch_of(const uint32_t *chars, int count)
-{
-    int16_t least[SKETCH_NUMBERS];
-    uint64_t sketch = 0;
-    if (count < SKETCH_LEAST)
-        return 0;
-    least_hashes(chars, count, least);
-    /* The high bits of a minimum are all alike; a product's high bits depend on its low ones. */
-    for (int k = 0; k < SKETCH_NUMBERS; k++)
-        sketch = sketch << 4 | ((uint32_t)(uint16_t)least[k] * 0x9E37 >> 12 & 0xF);
     return sketch ? sketch : 1;
 }
 
