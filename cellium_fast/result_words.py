@@ -5,19 +5,27 @@ The words stand here; `src/results.pyx` looks for them.
 
 from __future__ import annotations
 
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 # Too many requests, bad gateway, service unavailable, gateway timeout, overloaded.
 TRANSIENT_CODES = (429, 502, 503, 504, 529)
 TRANSIENT_TEXT = 500        # characters of an error that are looked at
 
 _CODE = rf"(?:{'|'.join(map(str, TRANSIENT_CODES))})\b"
-_CODE_OF = rf"[\s_-]*(?:status|error)?[\s_-]*(?:code)?[\s:=#(\"']*{_CODE}"
+_CODE_OF = rf"[\s_-]*(?:status|error)?[\s_-]*(?:code)?[\s:=#(\\\"']*{_CODE}"
 _NOT_READY = (
     r"[\s_]*(?:is )?(?:currently |temporarily )?(?:at capacity|unavailable|overloaded|too busy)"
 )
 _TIME = r"(?:second|minute|hour|day)"
 # A compiler's overloaded function and an argument's name are no such things.
 _NO_FUNCTION = r"(?! (?:function|method|operator|constructor|member|name|call|[`'\"\u2018]))"
-_NO_NAME = r"(?![`'\"=])(?! ?(?:must|should|cannot|option|argument|parameter|value|=))"
+_NO_NAME = (
+    r"(?<![`'\u2018]timeout)(?<!--timeout)(?!=|[\"']:)"
+    r"(?! ?(?:must|should|cannot|option|argument|parameter|value|=))"
+)
 
 # What an error that waiting may cure says, whatever the case: how a word begins, and a regular
 # expression of what follows.
@@ -71,7 +79,7 @@ TRANSIENT_START = rf"\W*{_CODE}(?=\s*(?:\Z|[^\s\w]|\n))"
 
 # A short acknowledgement consists of these words, at least one of them of the first kind, and of
 # few others, which name what was worked on.
-DONE = frozenset("""
+DONE = frozenset(_words("""
     ok okay done success successful successfully succeeded true ack acknowledged
     complete completed finished saved stored written wrote moved renamed copied created added
     inserted updated edited changed modified replaced replacement replacements appended applied
@@ -82,22 +90,22 @@ DONE = frozenset("""
     terminé terminée fait réussi succès enregistré enregistrée créé supprimé
     pronto feito concluído salvo sucesso fatto completato salvato successo
     готово выполнено сделано успешно сохранено сохранён завершено создано обновлено удалено
-""".split())
+"""))
 # In scripts that do not part words: anywhere in one.
-DONE_PARTS = tuple("""
+DONE_PARTS = tuple(_words("""
     成功 完成 完了 已保存 已更新 已创建 已删除 已写入 已修改 已添加 已发送 保存しました 更新しました
     作成しました 削除しました 완료 성공 저장됨 저장했습니다
-""".split())
-BESIDE = frozenset("""
+"""))
+BESIDE = frozenset(_words("""
     the a an all has have been was were is are it its this that now with to in into at for from of
     and your you file files row rows line lines record records item items entry entries change
     changes byte bytes character characters document table note message messages task tasks command
     operation request action process edit status result message msg code exit data response output
     el la los archivo cambios die der das datei wurde le les fichier été a été файл изменения
     set execution executed ran wurden fue ha sido con
-""".split())
+"""))
 # One of these, and it is no acknowledgement: it says no, of nothing, not yet, if, or asks.
-NOT_DONE = frozenset("""
+NOT_DONE = frozenset(_words("""
     no not nothing none never nor without cannot cant can't couldn't didn't doesn't don't isn't
     wasn't won't wouldn't hasn't haven't unable already unchanged same skipped ignored pending
     but however except only still instead although unless until if whether would will should must
@@ -109,12 +117,14 @@ NOT_DONE = frozenset("""
     sin nada ningún ninguna fallo nicht kein keine nichts ohne fehler fehlgeschlagen
     pas aucun aucune rien sans échec erreur não nenhum nada falha erro non nessun niente errore
     не нет без ничего ошибка уже нельзя
-""".split())
-NOT_DONE_PARTS = tuple("""
+"""))
+NOT_DONE_PARTS = tuple(_words("""
     未 不 没 無 无 非 否 别 失败 失敗 错误 錯誤 ません なし エラー 없 않 실패 오류 못
-""".split())
+"""))
 # Left out first: silence, where something says that it was a success.
-SILENCE = r"\(?(?:and )?(?:did not produce any|produced no|with no|without any|without|no) output\)?"
+SILENCE = (
+    r"\(?(?:and )?(?:did not produce any|produced no|with no|without any|without|no) output\)?"
+)
 SHORT = 120         # characters of an acknowledgement at most
 NAMES = 2           # words beside those above that it may have; in JSON, none
 NUMBERS = 2         # numbers that it may have, above 0

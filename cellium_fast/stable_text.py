@@ -29,13 +29,14 @@ LONG = 1_000        # characters from which a part of a description stands as it
 # In lower case, without _ and -: requestId, request_id and Request-ID are one key. A key belongs
 # here if its value does not say what the call is about: to go through different ids, uuids, dates,
 # seeds, paths or pages is work.
-VOLATILE_KEYS = frozenset("""
+_VOLATILE_KEYS = """
     requestid reqid xrequestid clientrequestid callid toolcallid tooluseid invocationid
     traceid traceparent spanid parentspanid correlationid xcorrelationid
     idempotencykey xidempotencykey clienttoken clientrequesttoken nonce random cachebuster cachebust
     timestamp ts now currenttime currenttimestamp requestedat requesttime requesttimestamp sentat
     attempt attemptnumber attemptcount retry retrycount retrynumber retryattempt
-""".split())
+"""
+VOLATILE_KEYS = frozenset(_VOLATILE_KEYS.split())
 HIDDEN = "#"        # stands for a value; no value reads like it
 
 Join = Callable[[list[str]], str]

@@ -112,6 +112,8 @@ def is_acknowledgement(str text not None):
     if not line or len(line) > SHORT or not line.isprintable() or "?" in line or "=" in line:
         return False
     json = line[0] == "{"
+    if line[0] == "[" or (json and "[" in line):
+        return False
     line = line.lower().replace("\u2019", "'")
     if "output" in line:
         line = re.sub(result_words.SILENCE, "", line)
