@@ -238,14 +238,14 @@ class RepeatedRound(RedirectingRule):
 class RepeatedCall(RedirectingRule):
     """Fires on `calls` equal ones in the window, in `rounds` without information."""
 
-    calls: WindowCount = 4
+    calls: WindowCount = 3
     rounds: Streak = 3
 
 
 class RepeatedResult(RedirectingRule):
     """Fires on `results` equal ones in the window, in `rounds` without information."""
 
-    results: WindowCount = 5
+    results: WindowCount = 4
     rounds: Streak = 3
 
 
@@ -270,7 +270,7 @@ class LittleInformation(RedirectingRule):
 class MostlyFailing(RedirectingRule):
     """Fires on `failures` among the calls of the window, in `rounds` without information."""
 
-    failures: WindowCount = 9
+    failures: WindowCount = 8
     rounds: Streak = 2
 
 
