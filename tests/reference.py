@@ -7,8 +7,20 @@ Beta draws are an input, since the generator is not what is compared here.
 
 import math
 import struct
-from itertools import groupby
 
+from reference_evidence import (
+    climb,
+    evidence_features,
+    is_transient,
+    no_evidence,
+    no_ladder,
+    note_decision,
+    opening_evidence,
+    round_cycle,
+    take_advice,
+    take_evidence,
+    take_size,
+)
 from reference_policies import (
     ACTIONS,
     COMPRESS,
@@ -22,18 +34,28 @@ from reference_policies import (
     TERMINATE,
     policy,
 )
+from reference_rules import advice_of, evaluate_rules
+from reference_window import (
+    WINDOW,
+    call_cycle,
+    clip,
+    failed_calls_in_row,
+    growth,
+    output_repeats,
+    productive_flags,
+    progress,
+    quality_of,
+    repetition_score,
+    run_length,
+    stuck_iterations,
+    trend_confidence,
+)
 
-__all__ = ["POLICIES", "policy"]
+__all__ = ["FORCING", "POLICIES", "PROPOSING", "RULES", "policy"]
 
-WINDOW = 12
 UNIT = 2**32  # a pool's increments are integers of this resolution: their sum has no order
 
 # --- From a round to packed records --------------------------------------------------------------
-def clip(value, low=0.0, high=1.0):
-    """The value moved into [low, high]."""
-    return min(max(value, low), high)
-
-
 def is_told(value):
     """Whether a caller gave this optional number."""
     return value is not None and not math.isnan(value)
@@ -47,138 +69,7 @@ def unit_value(value):
     return round(single * 1e7) / 1e7
 
 
-def productive_flags(calls, policy):
-    """For each call of the window: is it productive?"""
-    flags, seen = [], set()
-    for call in calls:
-        key = (call["signature"], call.get("result", 0))
-        wasted = policy["empty_is_unproductive"] and call.get("empty")
-        wasted = wasted or (policy["stale_is_unproductive"] and key in seen)
-        flags.append(not call.get("error") and not wasted)
-        seen.add(key)
-    return flags
-
-
 # --- Features ------------------------------------------------------------------------------------
-def identity(call, policy):
-    """What must be equal for two calls to count as the same one."""
-    return (call["signature"], call.get("result", 0) if policy["compare_results"] else None)
-
-
-def run_length(calls, policy):
-    """m: the longest run of equal calls, or by the policy the one that ends at the newest."""
-    runs = [len(list(run)) for _, run in groupby(calls, lambda call: identity(call, policy))]
-    return (runs[-1] if policy["run_at_newest"] else max(runs)) if runs else 0
-
-
-def repetition_score(calls, policy):
-    """Repetition in exactly these calls."""
-    m = run_length(calls, policy)
-    score = 0.0 if m < 3 else min((m - 2) / 4, 1.0)
-    tools = {call["tool"] for call in calls}
-    if policy["frequent_tools"] and len(tools) <= 2 and tools <= set(policy["frequent_tools"]):
-        score *= policy["frequent_factor"]
-    return score
-
-
-def cycle(calls, policy):
-    """The length of the cycle the newest calls run through: 2, 3 or 0."""
-    keys = [identity(call, policy) for call in calls]
-    if len(keys) >= 4 and keys[-4:-2] == keys[-2:] and keys[-2] != keys[-1]:
-        return 2
-    if len(keys) >= 6 and keys[-6:-3] == keys[-3:]:
-        return 3
-    return 0
-
-
-def rate(calls, flag):
-    """The share of the calls that carry the flag; 0 with no calls."""
-    return sum(bool(call.get(flag)) for call in calls) / max(len(calls), 1)
-
-
-def growth(calls):
-    """How the result size grew over the last five of these calls, 0.5 = not at all."""
-    sizes = [call.get("size", 0) for call in calls[-5:]]
-    if len(sizes) < 2:
-        return 0.5
-    return clip((sizes[-1] - sizes[0]) / max(sizes[0], 1), -1.0, 1.0) / 2 + 0.5
-
-
-def quality_of(error_rate, empty_rate, growth_value):
-    """The weighted sum behind every quality."""
-    return 0.4 * (1 - error_rate) + 0.3 * (1 - empty_rate) + 0.3 * growth_value
-
-
-def quality(calls, k):
-    """quality(k)."""
-    last = calls[-k:]
-    return quality_of(rate(last, "error"), rate(last, "empty"), growth(last))
-
-
-def progress(calls, productive, policy):
-    """The progress score from the window's calls and their productive flags."""
-    if not calls:
-        return 0.0
-    last, productive = calls[-4:], productive[-4:]
-    u = len({call["tool"] for call in last}) / len(last)
-    r = repetition_score(last, policy)
-    return clip(
-        0.3 * quality(last, 4)
-        + 0.3 * sum(productive) / len(last)
-        + 0.15 * (1 - rate(last, "empty"))
-        + 0.15 * max(u - r / 2, 0.0)
-        + 0.1 * productive[-1]
-        - 0.1 * r
-    )
-
-
-def trend_confidence(history):
-    """R squared of a line through the last ten entries of the progress history."""
-    ys = history[-10:]
-    n = len(ys)
-    if n < 3:
-        return 0.0
-    x_mean, y_mean = (n - 1) / 2, sum(ys) / n
-    sxx = sum((x - x_mean) ** 2 for x in range(n))
-    syy = sum((y - y_mean) ** 2 for y in ys)
-    sxy = sum((x - x_mean) * (y - y_mean) for x, y in enumerate(ys))
-    return 0.0 if syy < 1e-12 else sxy * sxy / (sxx * syy)
-
-
-def stuck_iterations(stuck, delta, calls, productive):
-    """The next value of the counter, from the change of progress and the last three calls."""
-    last3, good3 = calls[-3:], productive[-3:]
-    last = bool(good3) and good3[-1]
-    q3 = quality(last3, 3)
-    failures = leading([not good for good in reversed(good3)])
-    same = len(last3) == 3 and len({call["signature"] for call in last3}) == 1
-    worse = delta < -0.03 or failures >= 2 or (delta < 0.05 and not last and q3 < 0.6 and same)
-    if last3 and worse:
-        return stuck + 1
-    if delta > 0.08 or (last and q3 >= 0.6):
-        return 0
-    if stuck > 0 and delta > 0:
-        return stuck - 1
-    return stuck
-
-
-def leading(flags):
-    """How many flags hold before the first that does not."""
-    return flags.index(False) if False in flags else len(flags)
-
-
-def output_repeats(outputs):
-    """The run of identical outputs that ends at the newest of the last ten."""
-    if len(outputs) < 2:
-        return 0
-    return leading([text == outputs[-1] for text in reversed(outputs[-10:])])
-
-
-def failed_calls_in_row(calls):
-    """Errors counted from the newest call back, within the last ten."""
-    return leading([bool(call.get("error")) for call in reversed(calls[-10:])])
-
-
 def context(session):
     """(raw ratio, known) of the session's context."""
     tokens, limit = session["context_tokens"], session["context_limit"]
@@ -196,7 +87,7 @@ def opening_features(round_limit=None):
         "context_ratio": 0.0, "context_known": False, "repetition_score": 0.0, "error_rate": 0.0,
         "empty_rate": 0.0, "result_quality": 0.0, "cycle": 0, "output_repeats": 0,
         "plateau": False, "making_progress": False, "run_length": 0, "failures_in_row": 0,
-        "round": 0, "round_limit": round_limit,
+        "round": 0, "round_limit": round_limit, **opening_evidence(),
     }
     # fmt: on
 
@@ -211,9 +102,10 @@ def extract_features(session, given_progress=None):
     a = policy["ema_alpha"]
     session["trend"] = trend = a * raw + (1 - a) * session["trend"]
     before = 0 if session["decision"]["action"] == REDIRECT else session["stuck"]
-    session["stuck"] = stuck = stuck_iterations(before, raw, calls, productive)
+    session["stuck"] = stuck = stuck_iterations(before, raw, calls, productive, policy)
 
     f = opening_features(session["round_limit"])
+    f.update(evidence_features(session))
     f["round"] = session["round"]
     f["progress_score"], f["stuck_iterations"] = score, stuck
     f["progress_trend"], f["progress_trend_raw"] = trend, raw
@@ -222,10 +114,12 @@ def extract_features(session, given_progress=None):
     f["context_saturation"] = min(f["context_ratio"], 1.0)
     f["run_length"] = run_length(calls[-10:], policy)
     f["repetition_score"] = repetition_score(calls[-10:], policy)
-    f["cycle"] = cycle(calls, policy)
+    by_round = policy["count_cycles"] == "rounds"
+    f["cycle"] = round_cycle(session["evidence"]) if by_round else call_cycle(calls, policy)
     f["output_repeats"] = output_repeats(session["outputs"])
     by_round = policy["failures_in_row"] == "rounds"
-    f["failures_in_row"] = session["failed_rounds"] if by_round else failed_calls_in_row(calls)
+    passed = 0 if session["only_transient"] else session["failed_rounds"]
+    f["failures_in_row"] = passed if by_round else failed_calls_in_row(calls)
     if n:
         f["error_rate"] = error_rate = session["errors"] / n
         f["empty_rate"] = empty_rate = session["empties"] / n
@@ -235,68 +129,6 @@ def extract_features(session, given_progress=None):
     f["plateau"] = level and good and 0 < stuck < 5
     f["making_progress"] = trend > 0.03 or score >= 0.7 or f["plateau"]
     return f
-
-
-# --- Rules ---------------------------------------------------------------------------------------
-def conditions(f, rules):
-    """For each rule but the last: does its condition hold? (`f` features, `rules` thresholds)"""
-    stuck, trend, limit = f["stuck_iterations"], f["progress_trend"], f.get("round_limit")
-    failures, known, ratio = f["failures_in_row"], f["context_known"], f["context_ratio"]
-    full = {i: known and ratio >= rule.get("saturation", 0.0) for i, rule in rules.items()}
-    long = {i: stuck >= rule.get("stuck", 0) for i, rule in rules.items()}
-    wall, stagnation = rules["failure_wall"], rules["true_stagnation"]
-    slow = rules["slow_progress"]
-    falls = trend < wall["trend"]
-    spared = stagnation["spare_from"] <= stuck < stagnation["spare_until"]
-    sure = trend < stagnation["trend"] and f["trend_confidence"] > stagnation["confidence"]
-    poor = f["result_quality"] < rules["bad_cycle"]["quality"]
-    bad = poor and (trend < rules["bad_cycle"]["trend"] or long["bad_cycle"])
-    slowly = slow["trend"] < trend < slow["trend_below"]
-    slowly = slowly and f["progress_score"] <= slow["progress"]
-    return {
-        "output_loop": f["output_repeats"] >= rules["output_loop"]["repeats"],
-        "context_exhausted": full["context_exhausted"],
-        "round_limit": bool(limit) and f["round"] >= limit,
-        "failure_wall": failures >= wall["failures"] and (falls or long["failure_wall"]),
-        "true_stagnation": long["true_stagnation"] and not spared and sure and not f["plateau"],
-        "bad_cycle": f["cycle"] != 0 and bad,
-        "context_high": full["context_high"],
-        "context_critical": full["context_critical"],
-        "failure_chain": failures >= rules["failure_chain"]["failures"],
-        "prolonged_stagnation": long["prolonged_stagnation"] and not f["plateau"],
-        "tool_cycle": f["cycle"] != 0,
-        "tool_repetition": f["repetition_score"] > rules["tool_repetition"]["repetition"],
-        "mild_stagnation": long["mild_stagnation"] and not f["making_progress"],
-        "moderate_stagnation": long["moderate_stagnation"] and full["moderate_stagnation"],
-        "slow_progress": long["slow_progress"] and slowly,
-    }
-
-
-def progressing(f, rule, fired, proposed):
-    """The condition of the last rule, which looks at what the others did."""
-    smooth = rule["progress"] is not None and f["progress_score"] > rule["progress"]
-    on_course = f["making_progress"] or (smooth and f["stuck_iterations"] == 0)
-    return not proposed or (on_course and not fired & set(rule["unless"]))
-
-
-def evaluate_rules(features, policy):
-    """(sorted candidate codes, bit mask of the rules that fired)."""
-    rules = policy["rules"]
-    holds = conditions(features, rules)
-    fired = {i for i in holds if rules[i]["on"] and holds[i]}
-    proposed = set()
-    for i in fired.intersection(PROPOSING):
-        full = features["context_known"] and features["context_ratio"] >= rules[i].get("full", 0)
-        proposed.update(rules[i]["mask"], rules[i].get("full_mask", []) if full else [])
-    last, critical = rules["progressing"], rules["context_critical"]
-    if last["on"] and progressing(features, last, fired, proposed):
-        fired.add("progressing")
-        proposed |= set(last["mask"])
-    if "context_critical" in fired and critical["alone"]:
-        proposed = set(critical["mask"])
-    forced = [i for i in FORCING if i in fired]
-    candidates = set(rules[forced[0]]["mask"]) if forced else proposed or {CONTINUE}
-    return sorted(candidates), sum(1 << RULES.index(i) for i in fired)
 
 
 # --- Bandit --------------------------------------------------------------------------------------
@@ -488,9 +320,11 @@ def open_session(policy, context_limit=None, round_limit=None, posterior=None):
     session.update(round=0, calls=0, errors=0, empties=0, rewards=[], returns=[], closed=False)
     session.update(context_tokens=None, context_limit=None)
     tell_context(session, None, context_limit)
+    session["ladder"] = no_ladder()
     forget(session)
     first = {"action": CONTINUE, "candidates": [CONTINUE], "rules": 0, "tiebreak": False}
     first.update(reward=None, features=opening_features(round_limit), draws={}, bias={}, scores={})
+    first["advice_age"] = 0
     await_rewards(session, first)
     return session
 
@@ -498,14 +332,22 @@ def open_session(policy, context_limit=None, round_limit=None, posterior=None):
 def forget(session):
     """What a user message clears, which is also how a session opens."""
     session.update(window=[], outputs=[], history=[0.0], trend=0.0, stuck=0)
-    session.update(failed_rounds=0, done=False)
+    session.update(failed_rounds=0, only_transient=False, done=False)
+    session.update(evidence=no_evidence(), advice=None, advice_age=0)
 
 
 def tell_context(session, tokens, limit):
     """Takes in the context values told; one not told stays as it was."""
-    for name, value in (("context_tokens", tokens), ("context_limit", limit)):
-        if is_told(value) and value >= 0:
-            session[name] = value
+    if is_told(limit) and limit >= 0:
+        session["context_limit"] = limit
+    if is_told(tokens) and (tokens > 0 or (tokens == 0 and not unknown_zero(session))):
+        session["context_tokens"] = tokens
+        take_size(session, tokens)
+
+
+def unknown_zero(session):
+    """Whether a size of 0 is a size not told."""
+    return session["policy"]["zero_tokens_unknown"]
 
 
 def take_round(session, round):
@@ -514,16 +356,24 @@ def take_round(session, round):
         forget(session)
     session["round"] += 1
     calls = round.get("calls") or []
+    take_evidence(session, round)
     session["window"] = (session["window"] + calls)[-WINDOW:]
     session["calls"] += len(calls)
     session["errors"] += sum(bool(call.get("error")) for call in calls)
     session["empties"] += sum(bool(call.get("empty")) for call in calls)
-    if calls:
-        failed = all(call.get("error") for call in calls)
-        session["failed_rounds"] = min(session["failed_rounds"] + 1, 10) if failed else 0
+    count_failed_rounds(session, calls)
     if round.get("text"):
         session["outputs"] = (session["outputs"] + [round["text"]])[-10:]
     tell_context(session, round.get("context_tokens"), round.get("context_limit"))
+    climb(session, *context(session))
+
+
+def count_failed_rounds(session, calls):
+    """Rounds in a row that failed, those passed over that failed by what may pass."""
+    failed = [bool(call.get("error")) for call in calls]
+    session["only_transient"] = bool(calls) and all(map(is_transient, calls))
+    if calls and not session["only_transient"]:
+        session["failed_rounds"] = min(session["failed_rounds"] + 1, 10) if all(failed) else 0
 
 
 def step(session, round, draws=None):
@@ -540,6 +390,8 @@ def step(session, round, draws=None):
     decision = {"action": action, "candidates": candidates, "rules": fired, "reward": r}
     decision.update(tiebreak=len(candidates) > 1, features=f, draws=thetas)
     decision.update(bias=biases, scores=scores)
+    decision["advice_age"] = take_advice(session, advice_of(action, fired, f, p))
+    note_decision(session, action)
     session["done"] = session["done"] or action == TERMINATE
     await_rewards(session, decision)
     return decision
