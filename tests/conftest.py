@@ -17,14 +17,20 @@ import numpy as np
 import pytest
 import reference
 from cli_runs import chat_run, write
+from random_agents import TOOLS, Agent, call, random_policy
 from trace_files import Files
 
-from cellium_fast import Fleet, Policy, RoundBatch, _ingest
+from cellium_fast import Fleet, RoundBatch, _ingest
 from cellium_fast.decision import rules_in
+from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
 
-TOOLS = ["search", "read", "edit", "run", "ask"]
+__all__ = ["TOOLS", "Agent", "call", "random_policy"]
+
 TOOL_HASHES = [_ingest.hash_tool(name) for name in TOOLS]
-COLUMNS = ("action", "candidates", "rules", "tiebreak", "reward", "features", "draws", "bias")
+COLUMNS = (
+    "action", "candidates", "rules", "tiebreak", "reward", "features", "draws", "bias",
+    "advice_age",
+)  # fmt: skip
 
 
 # --- Seeds ---------------------------------------------------------------------------------------
@@ -60,20 +66,15 @@ def reference_rule(name, rule):
     """One rule of a package policy as the reference has it."""
     same = {"on": rule.enabled, "mask": [int(action) for action in rule.actions]}
     for parameter, value in rule:
-        if parameter in ("enabled", "actions"):
-            continue
-        if parameter == "alone":
-            if name == "context_critical":
-                same["alone"] = value
-        elif parameter == "compress_from":
-            same["full_mask"] = [] if value is None else [reference.COMPRESS]
-            same["full"] = 0.5 if value is None else value
-        elif parameter == "yields":
-            loops = ["prolonged_stagnation", "tool_cycle", "tool_repetition"]
-            same["unless"] = loops if value else []
-        else:
+        if parameter == "yields":
+            same["unless"] = LOOPS if value else []
+        elif parameter not in ("enabled", "actions"):
             same[RENAMED.get((name, parameter), parameter)] = value
     return same
+
+
+LOOPS = ["prolonged_stagnation", "tool_cycle", "tool_repetition"]
+LIMITS = {"poll": 60, "exempt": 255}
 
 
 def reference_decay(posterior):
@@ -95,7 +96,21 @@ def reference_policy(policy):
         compare_results=policy.match_results,
         run_at_newest=policy.newest_run_only,
         failures_in_row=policy.count_failures,
+        see_through_volatile=policy.see_through_volatile,
+        count_cycles=policy.count_cycles,
         frequent_tools=[TOOLS.index(tool) for tool in policy.frequent_tools],
+        slight_result=policy.slight_result,
+        slight_error=policy.slight_error,
+        near_duplicate=policy.near_duplicate,
+        tool_limits={
+            TOOLS.index(tool): LIMITS.get(limit, limit)
+            for tool, limit in policy.tool_limits.items()
+        },
+        zero_tokens_unknown=policy.zero_tokens_unknown,
+        compress_cooldown=policy.compress_cooldown,
+        compress_tries=policy.compress_tries,
+        loop_detection=policy.loop_detection,
+        repeat_interval=policy.repeat_interval,
         ema_alpha=policy.ema_alpha,
         rules={name: reference_rule(name, rule) for name, rule in policy.rules},
         tie_break=policy.tie_break,
@@ -128,33 +143,43 @@ def reference_policy(policy):
 
 
 # --- Rounds --------------------------------------------------------------------------------------
-def call(signature=1, tool=0, result=0, error=False, empty=False, size=10):
-    """A tool call; `tool` is a place in TOOLS."""
-    return {
-        "tool": tool, "signature": signature, "result": result, "error": error, "empty": empty,
-        "size": size,
-    }  # fmt: skip
-
-
 def numbers(rounds, name, missing, dtype):
     """One column of numbers, `missing` where a round does not tell."""
     values = (given.get(name) for given in rounds)
     return np.array([missing if value is None else value for value in values], dtype)
 
 
+def call_column(calls, name, dtype):
+    """A column of the calls; None, which is left out, if none of them has it."""
+    values = [one.get(name) for one in calls]
+    if not calls or values.count(None) == len(values):
+        return None
+    assert None not in values, f"{name} of some calls only"
+    return np.array(values, dtype)
+
+
+def flags_of(one):
+    """The flags of a call: 1 error, 2 empty, 4 transient, 8 acknowledged."""
+    names = ("error", "empty", "transient", "acknowledged")
+    return sum(bool(one.get(name)) << bit for bit, name in enumerate(names))
+
+
 def pack(rounds):
     """The columns of described rounds."""
     calls = [one for given in rounds for one in given.get("calls") or []]
     counts = [len(given.get("calls") or []) for given in rounds]
-    flags = [one["error"] + 2 * one["empty"] for one in calls]
+    shapes = [{"shape": one.get("shape", one["signature"])} for one in calls]
+    sketched = any(given.get("sketch") is not None for given in rounds)
     return RoundBatch(
         call_offsets=np.cumsum([0, *counts], dtype=np.int64),
         call_tool=np.array([TOOL_HASHES[one["tool"]] for one in calls], np.uint64),
         call_signature=np.array([one["signature"] for one in calls], np.uint64),
+        call_shape=call_column(shapes, "shape", np.uint64),
         call_result=np.array([one["result"] for one in calls], np.uint64),
-        call_flags=np.array(flags, np.uint8),
-        call_size=np.array([one["size"] for one in calls], np.uint32),
+        call_flags=np.array([flags_of(one) for one in calls], np.uint8),
+        call_size=call_column(calls, "size", np.uint32),
         text=numbers(rounds, "text", 0, np.uint64),
+        text_sketch=numbers(rounds, "sketch", 0, np.uint64) if sketched else None,
         context_tokens=numbers(rounds, "context_tokens", -1, np.int64),
         context_limit=numbers(rounds, "context_limit", -1, np.int64),
         progress=numbers(rounds, "progress", np.nan, np.float32),
@@ -167,16 +192,14 @@ def pack(rounds):
 def take(batch, order):
     """The same rounds in another order."""
     order = np.asarray(order)
-    columns = {}
     starts, stops = batch.call_offsets[:-1][order], batch.call_offsets[1:][order]
     lengths = stops - starts
-    columns["call_offsets"] = offsets = np.concatenate([[0], np.cumsum(lengths)])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
     calls = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    for name in ("call_tool", "call_signature", "call_result", "call_flags", "call_size"):
-        columns[name] = getattr(batch, name)[calls]
-    for name in ("text", "context_tokens", "context_limit", "progress", "reward", "success",
-                 "event"):  # fmt: skip
-        columns[name] = getattr(batch, name)[order]
+    columns = {"call_offsets": offsets}
+    for names, places in ((CALL_COLUMNS, calls), (ROUND_COLUMNS, order)):
+        given = {name: getattr(batch, name) for name in names}
+        columns.update((name, one[places]) for name, one in given.items() if one is not None)
     return RoundBatch(**columns)
 
 
@@ -222,7 +245,8 @@ class Pair:
         for name, given in self.fleet.pools.items():
             prior = (given.alpha, given.beta)
             self.pools[name] = reference.new_posterior(prior, decay=reference_decay(given))
-        self.rules, self.actions, self.compared, self.dropped = Counter(), Counter(), 0, 0
+        self.rules, self.actions, self.information = Counter(), Counter(), Counter()
+        self.compared, self.dropped = 0, 0
 
     def open(self, count, *, policy=None, pool=None, private=False, **limits):
         """Opens sessions in both; returns their ids."""
@@ -268,6 +292,7 @@ class Pair:
         assert decisions.candidates[place] == mask(decision["candidates"]), context
         assert decisions.action[place] == decision["action"], context
         assert decisions.tiebreak[place] == decision["tiebreak"], context
+        assert decisions.advice_age[place] == decision["advice_age"], context
         assert abs(float(decisions.reward[place]) - decision["reward"]) < 1e-7, context
         compared = set(np.flatnonzero(~np.isnan(draws)).tolist())
         assert compared == set(decision["draws"]), context
@@ -280,6 +305,7 @@ class Pair:
                 assert draws[arm] == pytest.approx(mean, abs=1e-5), context
         self.actions[decision["action"]] += 1
         self.rules.update(fired)
+        self.information[decision["features"]["information"]] += 1
         self.compared += 1
 
     def user_message(self, ids):
@@ -322,7 +348,7 @@ SAME_FEATURES = (
     "progress_score", "stuck_iterations", "progress_trend", "progress_trend_raw",
     "context_saturation", "context_ratio", "context_known", "repetition_score", "error_rate",
     "empty_rate", "result_quality", "cycle", "output_repeats", "plateau", "making_progress",
-    "run_length", "failures_in_row", "round",
+    "run_length", "failures_in_row", "round", *reference.opening_evidence(),
 )  # fmt: skip
 
 
@@ -337,104 +363,41 @@ def compare_features(found, expected, context):
     assert found["rounds_left"] == left, context
 
 
-# --- Random rounds and policies ------------------------------------------------------------------
-MOODS = ("work", "repeat", "cycle2", "cycle3", "fail", "babble", "idle", "burst", "shrink")
+# --- One session by hand, on either side ---------------------------------------------------------
+def by_reference(rounds, policy, **limits):
+    """The reference's decisions on described rounds."""
+    same = reference_policy(policy)
+    session = reference.open_session(same, limits.get("context_limit"), limits.get("round_limit"))
+    seen = []
+    for given in rounds:
+        decision = reference.step(session, given)
+        names = [name for bit, name in enumerate(reference.RULES) if decision["rules"] >> bit & 1]
+        seen.append({**decision, "rules": tuple(names)})
+    return seen
 
 
-class Agent:
-    """An agent whose mood changes now and then, so that every rule has its moment."""
-
-    def __init__(self, rng):
-        self.rng = rng
-        self.mood = rng.choice(MOODS)
-        self.count, self.tokens = 0, rng.randrange(5_000)
-
-    def round(self):
-        """Its next round, as a description."""
-        rng = self.rng
-        if rng.random() < 0.12:
-            self.mood = rng.choice(MOODS)
-        calls = [self.call() for _ in range(self.length())]
-        given = {"calls": calls}
-        if self.mood == "babble" or rng.random() < 0.6:
-            given["text"] = 1 if self.mood == "babble" else rng.randrange(1, 6)
-        self.tokens += rng.randrange(900)
-        if rng.random() < 0.9:
-            given["context_tokens"] = self.tokens
-        if rng.random() < 0.03:
-            given["event"] = rng.choice([1, 2])
-            self.tokens //= 2
-        if rng.random() < 0.03:
-            given["context_limit"] = rng.choice([0, 8_000, 20_000, 100_000])
-        if rng.random() < 0.08:
-            given["progress"] = rng.randrange(17) / 16
-        if rng.random() < 0.1:
-            given["reward"] = rng.randrange(9) / 8
-        if rng.random() < 0.1:
-            given["success"] = rng.random() < 0.5
-        return given
-
-    def length(self):
-        """How many calls the next round has."""
-        if self.mood == "idle":
-            return 0
-        return self.rng.randrange(21) if self.mood == "burst" else self.rng.choice([0, 1, 1, 1, 2])
-
-    def call(self):
-        """Its next call."""
-        rng, mood = self.rng, self.mood
-        self.count += 1
-        period = {"repeat": 1, "shrink": 2, "cycle2": 2, "cycle3": 3}.get(mood)
-        signature = 100 + self.count % period if period else rng.randrange(1, 8)
-        failure = {"fail": 0.95, "shrink": 0.9, "work": 0.05}.get(mood, 0.2)
-        error = rng.random() < failure
-        size = max(400 - 30 * self.count % 400, 0) if mood == "shrink" else rng.randrange(300)
-        result = rng.randrange(1, 4) if rng.random() < 0.3 else 1
-        empty = not error and rng.random() < 0.15
-        return call(signature, signature % len(TOOLS), result, error, empty, size)
+def by_fleet(rounds, policy, **limits):
+    """The fleet's decisions on the same rounds."""
+    fleet = Fleet(policies={"only": policy})
+    ids = fleet.open(1, **limits)
+    seen = []
+    for given in rounds:
+        decisions = fleet.step(ids, pack([given]))
+        found = int(decisions.candidates[0])
+        seen.append({
+            "action": int(decisions.action[0]),
+            "candidates": [code for code in range(5) if found >> code & 1],
+            "rules": rules_in(int(decisions.rules[0])),
+            "features": named(decisions.features[0]),
+            "advice_age": int(decisions.advice_age[0]),
+        })
+    return seen
 
 
-def random_policy(rng, name, **overrides):
-    """A preset with its thresholds, switches and actions moved."""
-    proposing = [0, 1, 2, 3, 4]
-    rules = {
-        "output_loop": {"repeats": rng.randrange(2, 9)},
-        "context_exhausted": {"saturation": rng.choice([0.9, 0.95, 1.2])},
-        "round_limit": {"enabled": rng.random() < 0.7, "actions": [rng.choice([2, 4])]},
-        "failure_wall": {"failures": rng.randrange(3, 9), "trend": rng.choice([-0.3, -0.1]),
-                         "stuck": rng.randrange(3, 11)},
-        "true_stagnation": {"stuck": rng.randrange(1, 6), "trend": rng.choice([-0.05, -0.15]),
-                            "confidence": rng.choice([0.05, 0.3]), "pause_from": 6,
-                            "pause_to": 8},
-        "bad_cycle": {"quality": rng.choice([0.4, 0.6]), "stuck": rng.randrange(1, 4)},
-        "context_high": {"saturation": rng.choice([0.3, 0.5, 0.75])},
-        "context_critical": {"saturation": rng.choice([0.6, 0.85]), "alone": rng.random() < 0.5},
-        "failure_chain": {"failures": rng.randrange(2, 6),
-                          "actions": rng.sample(proposing, rng.randrange(1, 4))},
-        "prolonged_stagnation": {"stuck": rng.randrange(2, 6), "enabled": rng.random() < 0.8},
-        "tool_cycle": {"compress_from": rng.choice([None, 0.2, 0.5])},
-        "tool_repetition": {"compress_from": rng.choice([None, 0.2, 0.5]),
-                            "repetition": rng.choice([0.2, 0.5, 0.7])},
-        "mild_stagnation": {"stuck": rng.randrange(1, 3), "actions": rng.sample(proposing, 2)},
-        "moderate_stagnation": {"enabled": rng.random() < 0.8, "stuck": rng.randrange(1, 4),
-                                "saturation": rng.choice([0.2, 0.5])},
-        "slow_progress": {"enabled": rng.random() < 0.8, "trend": rng.choice([0.1, 0.3]),
-                          "progress": rng.choice([0.5, 0.8])},
-        "progressing": {"progress": rng.choice([None, 0.5, 0.3]), "yields": rng.random() < 0.5,
-                        "enabled": rng.random() < 0.9},
-    }  # fmt: skip
-    changes = {
-        "ema_alpha": rng.choice([0.2, 0.7, 1.0]),
-        "frequent_tools": rng.choice([[], ["search", "read"], TOOLS]),
-        "feedback": {"round_cost": rng.choice([0.1, 0.5]), "saturation_from": 0.5},
-        "rules": rules,
-    }
-    changes.update({name: rng.random() < 0.5 for name in SWITCHES})
-    changes["count_failures"] = rng.choice(["calls", "rounds"])
-    return Policy.preset(name, **{**changes, **overrides})
-
-
-SWITCHES = ("empty_is_unproductive", "stale_is_unproductive", "match_results", "newest_run_only")
+@pytest.fixture(params=[by_reference, by_fleet], ids=["reference", "fleet"])
+def decide(request):
+    """What decides described rounds under a policy: the reference, then the fleet."""
+    return request.param
 
 
 @pytest.fixture
