@@ -335,14 +335,14 @@ def test_advice_ages_while_it_stays_the_same(decide):
 
 def test_advice_is_the_action_and_the_lowest_rule_that_has_it(decide):
     policy = only({
-        "context_high": {"actions": ["redirect"]},
+        "context_high": {"actions": ["redirect"], "alone": True},
         "failure_chain": {"failures": 1, "actions": ["redirect"]},
         "idle": {"rounds": 1, "actions": ["terminate"]},
     })
     high, both, chain = turn(ok()), turn(fail()), calm(fail())
-    assert ages(decide, [high, both, high], policy) == [0, 0 + 1, 2]
+    assert ages(decide, [high, both, high], policy) == [0, 1, 2]
     assert ages(decide, [both, chain, chain, high], policy) == [0, 0, 1, 0]
-    # Another action of the same rule, or none, is other advice.
+    # A rule that fired beside it with another action does not count.
     assert ages(decide, [turn(ok()), turn(), turn(ok())], policy) == [0, 1, 2]
     assert ages(decide, [calm(), calm(), turn(ok()), calm()], policy) == [0, 1, 0, 0]
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import reference
 from conftest import mask, random_policy, reference_policy
+from reference_policies import LOOP_RULES
+from rule_tables import BROUGHT, CYCLE, EDGES, EFFECTS, FALLS, NEAR
 
 from cellium_fast import Decisions, Policy, PolicyError, _records, _rules
 from cellium_fast.decision import CAUSES, rules_in
@@ -21,6 +23,8 @@ def features(**changes):
     assert not unknown, unknown
     if "context_ratio" in changes:
         changes.setdefault("context_known", True)
+        # A context that is exhausted has been so for long, unless said otherwise.
+        changes.setdefault("exhausted_rounds", 9 * (changes["context_ratio"] >= 0.95))
     return {**reference.opening_features(), **changes}
 
 
@@ -28,7 +32,7 @@ def packed(rows):
     """The same features as records."""
     records = np.zeros(len(rows), _records.FEATURES)
     for record, row in zip(records, rows, strict=True):
-        for name in set(row) & set(_records.FEATURES.names):
+        for name in set(row) - {"round_limit"}:
             record[name] = row[name]
         limit = row["round_limit"]
         record["rounds_left"] = -1 if limit is None else max(limit - row["round"], 0)
@@ -71,7 +75,8 @@ def on(**rules):
 
 def test_bits_are_the_rows_of_the_table():
     assert _rules.RULES == reference.RULES
-    assert _rules.RULES[: _rules.FIRST_PROPOSING] == reference.FORCING
+    assert sum(1 << _rules.RULES.index(name) for name in reference.FORCING) == _rules.FORCING
+    assert sum(1 << _rules.RULES.index(name) for name in LOOP_RULES) == _rules.LOOP_RULES
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -80,61 +85,42 @@ def test_presets_are_those_of_the_page(name):
 
 
 # --- Each rule at its threshold ------------------------------------------------------------------
-# rule, feature that moves, the thresholds of `cellium` and `default`, what else is needed, and
-# whether it fires just below, at and just above the threshold.
-FALLS = {"progress_trend": -0.5, "trend_confidence": 0.9}
-BELOW, NOT_ABOVE, FROM, ABOVE = (1, 0, 0), (1, 1, 0), (0, 1, 1), (0, 0, 1)
-EDGES = [
-    ("output_loop", "output_repeats", 5, 5, {}, FROM),
-    ("context_exhausted", "context_ratio", 0.95, 0.95, {}, FROM),
-    ("round_limit", "round", None, 20, {"round_limit": 20}, FROM),
-    ("failure_wall", "failures_in_row", 8, 8, {"progress_trend": -0.31}, FROM),
-    ("failure_wall", "progress_trend", -0.3, -0.3, {"failures_in_row": 8}, BELOW),
-    ("failure_wall", "stuck_iterations", 10, 10, {"failures_in_row": 8}, FROM),
-    ("true_stagnation", "stuck_iterations", 5, 5, FALLS, FROM),
-    ("true_stagnation", "stuck_iterations", 12, 12, FALLS, BELOW),
-    ("true_stagnation", "stuck_iterations", 15, 15, FALLS, FROM),
-    ("true_stagnation", "progress_trend", -0.3, -0.15,
-     {"stuck_iterations": 6, "trend_confidence": 0.9}, BELOW),
-    ("true_stagnation", "trend_confidence", 0.5, 0.5,
-     {"stuck_iterations": 6, "progress_trend": -0.5}, ABOVE),
-    ("bad_cycle", "result_quality", 0.4, 0.4, {"cycle": 2, "progress_trend": -0.1}, BELOW),
-    ("bad_cycle", "progress_trend", 0.0, 0.0, {"cycle": 3, "result_quality": 0.3}, BELOW),
-    ("bad_cycle", "stuck_iterations", 2, 2, {"cycle": 2, "result_quality": 0.3}, FROM),
-    ("context_high", "context_ratio", 0.5, 0.75, {}, FROM),
-    ("context_critical", "context_ratio", 0.85, 0.85, {}, FROM),
-    ("failure_chain", "failures_in_row", 4, 4, {}, FROM),
-    ("prolonged_stagnation", "stuck_iterations", 5, 5, {}, FROM),
-    ("tool_repetition", "repetition_score", 0.7, 0.7, {}, ABOVE),
-    ("mild_stagnation", "stuck_iterations", 1, 1, {}, FROM),
-    ("moderate_stagnation", "stuck_iterations", None, 3, {"context_ratio": 0.5}, FROM),
-    ("moderate_stagnation", "context_ratio", None, 0.5, {"stuck_iterations": 3}, FROM),
-    ("slow_progress", "progress_trend", None, 0.0, {"stuck_iterations": 1}, ABOVE),
-    ("slow_progress", "progress_trend", None, 0.3, {"stuck_iterations": 1}, BELOW),
-    ("slow_progress", "progress_score", None, 0.5,
-     {"stuck_iterations": 1, "progress_trend": 0.01}, NOT_ABOVE),
-    ("slow_progress", "stuck_iterations", None, 1, {"progress_trend": 0.01}, FROM),
-    ("progressing", "progress_score", None, 0.5, {"context_ratio": 0.9}, ABOVE),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("edge", EDGES, ids=[f"{edge[0]}-{edge[1]}-{edge[3]}" for edge in EDGES])
 def test_threshold(edge, preset):
     rule, feature, of_cellium, of_default, rest, expected = edge
     threshold = of_cellium if preset == "cellium" else of_default
-    if isinstance(of_default, int):
-        values = [of_default - 1, of_default, of_default + 1]
-    else:
-        value = of_default if threshold is None else threshold
-        values = [math.nextafter(value, -9), value, math.nextafter(value, 9)]
+    value = next(one for one in (threshold, of_default, of_cellium) if one is not None)
+    around = (value - 1, value, value + 1)
+    if isinstance(value, float):
+        around = (math.nextafter(value, -9), value, math.nextafter(value, 9))
     policy = Policy.preset(preset)
-    for value, fires in zip(values, expected, strict=True):
-        row = features(**{**rest, feature: value})
+    for moved, fires in zip(around, expected, strict=len(expected) == 3):
+        row = features(**{**rest, feature: moved})
         found = int(evaluate(policy, [row])[1][0])
-        fires = bool(fires) and threshold is not None
-        assert (rule in rules_in(found)) == fires, (feature, value, rules_in(found))
+        fires = bool(fires)
+        if threshold is None:
+            fires = preset == "cellium" and fires_without(rule, feature)
+        assert (rule in rules_in(found)) == fires, (feature, moved, rules_in(found))
         assert found == reference.evaluate_rules(row, reference.policy(preset))[1]
+
+
+def fires_without(rule, feature):
+    """Whether a rule of `cellium` does not look at this feature, and the rest makes it fire."""
+    later = {"unheeded_redirects", "information", "compress_tries", "compress_wait"}
+    return rule in reference.RULES[:8] and feature in later
+
+
+@pytest.mark.parametrize("line", BROUGHT, ids=[f"{line[0]}-{i}" for i, line in enumerate(BROUGHT)])
+def test_in_which_rounds_a_rule_may_fire(line):
+    rule, row, expected = line
+    policy = on(**{rule: {}})
+    found = {code for code in range(5) if rule in fired(policy, **row, information=code)}
+    assert found == expected
+    same = reference_policy(policy)
+    for code in range(5):
+        rules = reference.evaluate_rules(features(**row, information=code), same)[1]
+        assert (rule in rules_in(rules)) == (code in expected)
 
 
 def test_every_rule_has_an_edge():
@@ -152,14 +138,16 @@ def test_a_cycle_of_either_length_fires_its_own_rule_alone(preset):
 
 def test_an_unknown_context_fires_no_context_rule():
     for preset in PRESETS:
-        found = fired(
-            Policy.preset(preset), context_ratio=2.0, context_known=False, stuck_iterations=3
-        )
-        assert set(found) == {"mild_stagnation"}
+        for tries in (0, 9):
+            found = fired(
+                Policy.preset(preset), context_ratio=2.0, context_known=False, stuck_iterations=3,
+                compress_tries=tries,
+            )
+            assert set(found) == {"mild_stagnation"}
 
 
 def test_a_plateau_holds_back_the_stagnation_rules():
-    policy = Policy()
+    policy = Policy(rules={"true_stagnation": {"enabled": True, "after_redirect": False}})
     held = {"prolonged_stagnation", "true_stagnation"}
     assert held <= set(fired(policy, stuck_iterations=9, **FALLS))
     assert not held & set(fired(policy, stuck_iterations=9, plateau=True, **FALLS))
@@ -176,40 +164,6 @@ def test_no_round_limit_is_never_reached():
 
 
 # --- Effects -------------------------------------------------------------------------------------
-# What one rule alone gives, beside nothing else.
-EFFECTS = [
-    ("output_loop", {"output_repeats": 5}, [TERMINATE], [TERMINATE]),
-    ("context_exhausted", {"context_ratio": 0.96}, [TERMINATE], [TERMINATE]),
-    ("round_limit", {"round": 9, "round_limit": 9}, None, [TERMINATE]),
-    ("failure_wall", {"failures_in_row": 8, "stuck_iterations": 10}, [TERMINATE], [TERMINATE]),
-    ("true_stagnation", {"stuck_iterations": 6, **FALLS}, [TERMINATE], [TERMINATE]),
-    ("bad_cycle", {"cycle": 2, "stuck_iterations": 2}, [TERMINATE], [TERMINATE]),
-    ("context_high", {"context_ratio": 0.8}, [COMPRESS], [COMPRESS]),
-    ("context_critical", {"context_ratio": 0.9}, [REDIRECT, COMPRESS], [COMPRESS]),
-    ("failure_chain", {"failures_in_row": 4}, [RETRY, REDIRECT], [RETRY, REDIRECT]),
-    ("prolonged_stagnation", {"stuck_iterations": 5, "making_progress": True},
-     [CONTINUE, REDIRECT], [REDIRECT]),
-    ("tool_cycle", {"cycle": 3, "result_quality": 1.0}, [REDIRECT], [REDIRECT]),
-    ("tool_cycle", {"cycle": 3, "result_quality": 1.0, "context_ratio": 0.5},
-     [REDIRECT, COMPRESS], [REDIRECT, COMPRESS]),
-    ("tool_cycle", {"cycle": 3, "result_quality": 1.0, "context_ratio": 0.49},
-     [REDIRECT], [REDIRECT]),
-    ("tool_repetition", {"repetition_score": 0.75}, [REDIRECT], [REDIRECT]),
-    ("tool_repetition", {"repetition_score": 0.75, "context_ratio": 0.5},
-     [REDIRECT, COMPRESS], [REDIRECT, COMPRESS]),
-    ("mild_stagnation", {"stuck_iterations": 1}, [RETRY], [RETRY]),
-    ("moderate_stagnation", {"stuck_iterations": 3, "context_ratio": 0.5}, None,
-     [RETRY, COMPRESS]),
-    ("slow_progress", {"stuck_iterations": 1, "progress_trend": 0.1, "making_progress": True},
-     None, [CONTINUE, RETRY]),
-    ("progressing", {}, [CONTINUE], [CONTINUE]),
-    ("progressing", {"failures_in_row": 4, "making_progress": True},
-     [CONTINUE, RETRY, REDIRECT], [CONTINUE, RETRY, REDIRECT]),
-    ("progressing", {"failures_in_row": 4, "progress_score": 0.6}, None,
-     [CONTINUE, RETRY, REDIRECT]),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("effect", EFFECTS, ids=[f"{one[0]}-{i}" for i, one in enumerate(EFFECTS)])
 def test_effect(effect):
     rule, row, of_cellium, of_default = effect
@@ -223,36 +177,55 @@ def test_effect(effect):
 def test_forcing_rules_go_in_their_order_and_all_are_recorded():
     rules = {
         name: {"actions": [place % 5]} for place, name in enumerate(reference.FORCING)
-    }  # each forces another action, so that the winner shows
+    }  # each forces another action than those next to it, so that the winner shows
     everything = {
         "output_repeats": 9, "context_ratio": 1.5, "round": 5, "round_limit": 5,
         "failures_in_row": 9, "stuck_iterations": 11, "cycle": 2, "repetition_score": 1.0, **FALLS,
+        "unheeded_redirects": 5,
     }  # fmt: skip
+    others = {"context_critical": {"alone": False}}
     for place, name in enumerate(reference.FORCING):
         rules_on = {
             later: {"enabled": reference.FORCING.index(later) >= place, **rules[later]}
             for later in reference.FORCING
         }
-        policy = Policy(rules=rules_on)
+        policy = Policy(rules={**rules_on, **others})
         assert candidates(policy, **everything) == [place % 5], name
         expected = set(reference.FORCING[place:]) | {"context_high", "tool_cycle"}
         assert expected <= set(fired(policy, **everything))
+        assert not set(reference.FORCING[:place]) & set(fired(policy, **everything))
 
 
 @pytest.mark.parametrize("rule", _rules.RULES)
 def test_a_rule_switched_off_neither_fires_nor_acts(rule):
     row = next(effect[1] for effect in EFFECTS if effect[0] == rule)
-    policy = on(**{rule: {}})
-    assert fired(policy, **row) == (rule,)
+    fires = (*NEEDED.get(rule, ()), rule)
+    assert fired(on(**{key: {} for key in fires}), **row) == fires
+    assert fired(on(**{key: {} for key in fires[:-1]}), **row) == fires[:-1]
     assert fired(on(), **row) == ()
     assert candidates(on(), **row) == [CONTINUE], "with nothing proposed it goes on"
+
+
+# A rule that looks at what others propose.
+NEEDED = {"redirects_ignored": ("failure_chain",)}
+
+
+@pytest.mark.parametrize("rule", _rules.RULES)
+def test_loop_detection_switches_the_rules_for_repetition_and_stagnation(rule):
+    row = next(effect[1] for effect in EFFECTS if effect[0] == rule)
+    fires = (*NEEDED.get(rule, ()), rule)
+    policy = on(**{key: {} for key in fires}).replace(loop_detection=False)
+    assert (rule in fired(policy, **row)) == (rule not in LOOP_RULES)
+    expected = reference.evaluate_rules(features(**row), reference_policy(policy))[1]
+    assert fired(policy, **row) == rules_in(expected)
 
 
 @pytest.mark.parametrize("rule", _rules.RULES)
 def test_changed_actions(rule):
     row = next(effect[1] for effect in EFFECTS if effect[0] == rule)
     for actions in ([TERMINATE], [RETRY]) if rule in reference.FORCING else ([RETRY, TERMINATE],):
-        policy = on(**{rule: {"actions": actions}})
+        needed = {key: {} for key in NEEDED.get(rule, ())}
+        policy = on(**needed, **{rule: {"actions": actions}})
         assert candidates(policy, **row) == actions
 
 
@@ -270,36 +243,90 @@ def test_a_rule_alone_replaces_every_other_proposal(rule):
     for alone, expected in ((False, [CONTINUE, TERMINATE]), (True, [TERMINATE])):
         given = {
             rule: {"actions": [TERMINATE], "alone": alone},
-            other: {"actions": [CONTINUE]},
+            other: {"actions": [CONTINUE], "alone": False},
         }
         assert candidates(on(**given), **row) == expected, alone
 
 
+def test_rules_that_are_alone_share_the_field():
+    policy = on(
+        failure_chain={"alone": True}, idle={"actions": ["compress"], "alone": True},
+        mild_stagnation={"actions": ["terminate"]}, progressing={},
+    )  # fmt: skip
+    row = {"failures_in_row": 5, "idle_rounds": 8, "stuck_iterations": 1, "progress_score": 0.9}
+    assert candidates(policy, **row) == [REDIRECT, COMPRESS]
+
+
 def test_alone_does_not_hold_back_a_forcing_rule():
-    row = {"context_ratio": 0.9, "output_repeats": 5}
+    row = {"context_ratio": 0.9, "output_repeats": 5, "unheeded_redirects": 1}
     assert candidates(Policy(), **row) == [TERMINATE]
 
 
+# --- Compress, when it is ready ------------------------------------------------------------------
+@pytest.mark.parametrize(("rule", "row"), [
+    ("tool_cycle", CYCLE), ("tool_repetition", {"repetition_score": 0.9}),
+])  # fmt: skip
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_loop_adds_compress_in_a_full_context_while_it_is_ready(rule, row, alone):
+    policy = on(**{rule: {"compress_from": 0.5, "alone": alone}})
+    ready = {"compress_wait": 3, "compress_tries": 1}
+    assert candidates(policy, **row, **ready, context_ratio=0.5) == [REDIRECT, COMPRESS]
+    assert candidates(policy, **row, **ready, context_ratio=0.49) == [REDIRECT]
+    for unready in ({"compress_wait": 2}, {"compress_tries": 2}):
+        assert candidates(policy, **row, **{**ready, **unready}, context_ratio=0.5) == [REDIRECT]
+    never = on(**{rule: {"compress_from": None, "alone": alone}})
+    assert candidates(never, **row, **ready, context_ratio=5.0) == [REDIRECT]
+
+
+def test_a_critical_context_waits_for_compress_only_if_it_proposes_it():
+    for actions, fires in ((["redirect"], True), (["compress", "redirect"], False)):
+        policy = on(context_critical={"actions": actions})
+        for unready in ({"compress_wait": 2}, {"compress_tries": 2}):
+            found = fired(policy, context_ratio=0.9, **unready)
+            assert ("context_critical" in found) == fires
+
+
+def test_compress_never_given_up_does_not_fail():
+    row = {"context_ratio": 0.9, "compress_tries": 255}
+    assert "compression_failed" in fired(on(compression_failed={}), **row)
+    patient = on(compression_failed={}).replace(compress_tries=None)
+    assert "compression_failed" not in fired(patient, **row)
+    assert "context_high" in fired(on(context_high={}).replace(compress_tries=None), **row)
+
+
+# --- Rules that look at other rules --------------------------------------------------------------
+def test_redirects_ignored_needs_redirect_among_what_is_left_to_propose():
+    row = {"unheeded_redirects": 5, "stuck_iterations": 5, "context_ratio": 0.9}
+    redirecting = {"prolonged_stagnation": {"actions": ["redirect"]}, "redirects_ignored": {}}
+    assert candidates(on(**redirecting), **row) == [TERMINATE]
+    dropped = on(**redirecting, context_critical={"alone": True})
+    assert candidates(dropped, **row) == [COMPRESS]
+    assert "redirects_ignored" not in fired(dropped, **row)
+    progress = on(progressing={"actions": ["redirect"]}, redirects_ignored={})
+    assert candidates(progress, unheeded_redirects=5) == [TERMINATE]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in reference.PROPOSING if rule != "loop_suspected"])
+def test_a_loop_is_only_suspected_while_no_rule_redirects_or_terminates(rule):
+    row = {**next(effect[1] for effect in EFFECTS if effect[0] == rule), "idle_rounds": 9}
+    for action in range(5):
+        policy = on(**{rule: {"actions": [action], "alone": False}, "loop_suspected": {}})
+        suspected = "loop_suspected" in fired(policy, **row)
+        assert suspected == (action not in (REDIRECT, TERMINATE)), action
+    assert "loop_suspected" in fired(on(loop_suspected={}), **row)
+
+
+def test_progressing_does_not_count_beside_a_loop_unless_it_is_told_to():
+    row = {"making_progress": True, "repetition_score": 0.9}
+    for yields, expected in ((True, [REDIRECT]), (False, [CONTINUE, REDIRECT])):
+        policy = on(tool_repetition={"alone": False}, progressing={"yields": yields})
+        assert candidates(policy, **row) == expected
+    # A rule that may not fire does not hold it back either.
+    policy = on(tool_repetition={"alone": False}, progressing={}, mild_stagnation={"alone": False})
+    assert "progressing" in fired(policy, **row, own_limit=9)
+
+
 # --- Against the reference -----------------------------------------------------------------------
-NEAR = {
-    "progress_score": [0.0, 0.3, 0.5, 0.51, 0.7, 0.8, 1.0],
-    "stuck_iterations": [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 20],
-    "progress_trend": [-0.5, -0.31, -0.3, -0.15, -0.1, -0.05, 0.0, 0.02, 0.1, 0.29, 0.3, 0.5],
-    "trend_confidence": [0.0, 0.05, 0.3, 0.5, 0.51, 0.9],
-    "context_ratio": [0.0, 0.2, 0.3, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95, 1.2, 3.0],
-    "context_known": [True, True, False],
-    "repetition_score": [0.0, 0.2, 0.25, 0.5, 0.7, 0.75, 1.0],
-    "result_quality": [0.0, 0.39, 0.4, 0.5, 0.6, 0.9],
-    "cycle": [0, 0, 2, 3],
-    "output_repeats": [0, 0, 1, 2, 3, 5, 8],
-    "plateau": [False, False, True],
-    "making_progress": [False, True],
-    "failures_in_row": [0, 0, 2, 3, 4, 5, 8],
-    "round": [1, 5, 9, 10],
-    "round_limit": [None, 10],
-}
-
-
 def test_random_features_and_policies_equal_the_reference(rng):
     seen = set()
     for place in range(30):
