@@ -1,4 +1,4 @@
-"""`Policy`: its numbers, presets, files, refusals, and the record that kernels read."""
+"""`Policy`: its numbers, presets, files and refusals."""
 
 import math
 import threading
@@ -6,42 +6,22 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
+from policy_tables import (
+    CELLIUM,
+    DEFAULT,
+    FORCING,
+    LAST_RESORTS,
+    NONSENSE,
+    PROPOSING,
+    STREAKS,
+    WINDOW_COUNTS,
+    flat,
+    nested,
+)
 from pydantic import BaseModel
 
-from cellium_fast import Action, Policy, PolicyError, Posterior, UnknownNameError, _records, _rules
-from cellium_fast._ingest import hash_tool
-
-
-def flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """The leaves of nested dicts by dotted path."""
-    found = {}
-    for name, value in values.items():
-        path = f"{before}{name}"
-        found.update(flat(value, f"{path}.") if isinstance(value, dict) else {path: value})
-    return found
-
-
-def nested(path: str, value: Any) -> dict[str, Any]:
-    for name in reversed(path.split(".")):
-        value = {name: value}
-    return value
-
-
-def record_leaves(record: np.void, before: str = "") -> dict[str, Any]:
-    """Every number of a packed record by path."""
-    found: dict[str, Any] = {}
-    for name in record.dtype.names:
-        value = record[name]
-        path = f"{before}{name}"
-        if isinstance(value, np.void):
-            found.update(record_leaves(value, f"{path}."))
-        elif np.ndim(value):
-            found.update({f"{path}[{place}]": one for place, one in enumerate(value.tolist())})
-        else:
-            found[path] = value.item()
-    return found
+from cellium_fast import Action, Policy, PolicyError, Posterior, UnknownNameError, _rules
 
 
 def refused(words: tuple[str, ...], **parameters: Any) -> None:
@@ -51,77 +31,7 @@ def refused(words: tuple[str, ...], **parameters: Any) -> None:
         assert word in str(caught.value)
 
 
-PROPOSING = _rules.RULES[_rules.FIRST_PROPOSING : -1]
-
-
 # --- the numbers themselves -----------------------------------------------------------------------
-CONTINUE, RETRY, REDIRECT, COMPRESS, TERMINATE = ((action,) for action in Action)
-
-DEFAULT = {
-    "ema_alpha": 0.3, "empty_is_unproductive": False, "stale_is_unproductive": True,
-    "match_results": True, "newest_run_only": True, "count_failures": "rounds",
-    "frequent_tools": (), "tie_break": "thompson", "n_step": 3, "gamma": 1.0,
-    "credit": "forward", "update": "both", "learn_from": "tiebreak",
-    "rules.output_loop.actions": TERMINATE, "rules.output_loop.repeats": 5,
-    "rules.context_exhausted.actions": TERMINATE, "rules.context_exhausted.saturation": 0.95,
-    "rules.round_limit.actions": TERMINATE,
-    "rules.failure_wall.actions": TERMINATE, "rules.failure_wall.failures": 8,
-    "rules.failure_wall.trend": -0.3, "rules.failure_wall.stuck": 10,
-    "rules.true_stagnation.actions": TERMINATE, "rules.true_stagnation.stuck": 5,
-    "rules.true_stagnation.pause_from": 12, "rules.true_stagnation.pause_to": 15,
-    "rules.true_stagnation.trend": -0.15, "rules.true_stagnation.confidence": 0.5,
-    "rules.bad_cycle.actions": TERMINATE, "rules.bad_cycle.quality": 0.4,
-    "rules.bad_cycle.stuck": 2,
-    "rules.context_high.actions": COMPRESS, "rules.context_high.saturation": 0.75,
-    "rules.context_critical.actions": COMPRESS, "rules.context_critical.saturation": 0.85,
-    "rules.failure_chain.actions": RETRY + REDIRECT, "rules.failure_chain.failures": 4,
-    "rules.prolonged_stagnation.actions": REDIRECT, "rules.prolonged_stagnation.stuck": 5,
-    "rules.tool_cycle.actions": REDIRECT, "rules.tool_cycle.compress_from": 0.5,
-    "rules.tool_repetition.actions": REDIRECT, "rules.tool_repetition.repetition": 0.7,
-    "rules.tool_repetition.compress_from": 0.5,
-    "rules.mild_stagnation.actions": RETRY, "rules.mild_stagnation.stuck": 1,
-    "rules.moderate_stagnation.actions": COMPRESS, "rules.moderate_stagnation.stuck": 3,
-    "rules.moderate_stagnation.saturation": 0.5,
-    "rules.slow_progress.actions": RETRY, "rules.slow_progress.trend": 0.3,
-    "rules.slow_progress.progress": 0.5, "rules.slow_progress.stuck": 1,
-    "rules.progressing.actions": CONTINUE, "rules.progressing.progress": 0.5,
-    "rules.progressing.yields": True,
-    "bias.redirect_repetition": 0.03, "bias.redirect_stuck": 0.04, "bias.retry_stuck": 0.02,
-    "bias.retry_slow": 0.01, "bias.compress_saturation": 0.03, "bias.compress_stuck": 0.02,
-    "bias.continue_progress": 0.02, "bias.continue_unstuck": 0.03,
-    "bias.cold_start_factor": 5.0, "bias.cold_start_updates": 5,
-    "feedback.round_cost": 0.1, "feedback.saturation_cost": 0.2,
-    "feedback.saturation_from": 0.8, "feedback.failure_reward": 0.3,
-    "posterior.alpha": 2.0, "posterior.beta": 2.0, "posterior.decay": 0.99,
-    "posterior.decay_every": 50, "posterior.decay_target": "prior",
-} | {f"rules.{rule}.enabled": True for rule in _rules.RULES} | {
-    f"rules.{rule}.alone": rule == "context_critical" for rule in PROPOSING
-}
-
-CELLIUM = {
-    "empty_is_unproductive": True,
-    "stale_is_unproductive": False,
-    "match_results": False,
-    "newest_run_only": False,
-    "count_failures": "calls",
-    "rules.round_limit.enabled": False,
-    "rules.true_stagnation.trend": -0.3,
-    "rules.context_high.saturation": 0.5,
-    "rules.context_critical.actions": REDIRECT,
-    "rules.context_critical.alone": False,
-    "rules.tool_cycle.compress_from": None,
-    "rules.tool_repetition.compress_from": None,
-    "rules.moderate_stagnation.enabled": False,
-    "rules.slow_progress.enabled": False,
-    "rules.progressing.progress": None,
-    "rules.progressing.yields": False,
-    "feedback.failure_reward": 0.0,
-    "credit": "newest",
-    "update": "one_side",
-    "posterior.decay_target": 1.0,
-}
-
-
 def test_default_has_the_numbers_of_the_spec():
     assert flat(Policy().model_dump()) == DEFAULT
 
@@ -224,48 +134,11 @@ def test_policies_cannot_gain_attributes():
 
 
 # --- refusals ------------------------------------------------------------------------------------
-NONSENSE = [
-    ("ema_alpha", [0, -0.1, 1.01, math.nan, math.inf, "x", None, []]),
-    ("empty_is_unproductive", ["maybe", None, 2]),
-    ("count_failures", ["tools", None, 1]),
-    ("frequent_tools", ["ls", [1], ["a"] * 17, None]),
-    ("tie_break", ["ucb", None]),
-    ("n_step", [0, 5, -1, 1.5, math.nan, "x", None]),
-    ("gamma", [0, 1.1, math.nan]),
-    ("credit", ["backward"]),
-    ("update", ["none"]),
-    ("learn_from", ["some"]),
-    ("rules", [5, None, []]),
-    ("rules.output_loop.repeats", [0, 11, 2.5, math.nan]),
-    ("rules.output_loop.enabled", ["perhaps"]),
-    ("rules.context_exhausted.saturation", [0, -1, math.nan, math.inf]),
-    ("rules.failure_wall.failures", [0, 11]),
-    ("rules.failure_wall.trend", [-1.1, 1.1, math.nan]),
-    ("rules.failure_wall.stuck", [0, 65536]),
-    ("rules.true_stagnation.confidence", [-0.1, 1.1, math.nan]),
-    ("rules.bad_cycle.quality", [-0.1, 1.1]),
-    ("rules.tool_cycle.compress_from", [0, math.inf, "x"]),
-    ("rules.tool_repetition.repetition", [1.5, math.nan]),
-    ("rules.slow_progress.progress", [2, math.nan]),
-    ("rules.failure_chain.actions", ["retry", 5, None, [9], ["jump"], [None]]),
-    ("bias.retry_slow", [-0.1, 1.5, math.nan]),
-    ("bias.cold_start_factor", [-1, 101, math.inf]),
-    ("bias.cold_start_updates", [-1, 256, 1.5]),
-    ("feedback.round_cost", [-0.1, 1.1, math.nan]),
-    ("feedback.saturation_from", [1, -0.1]),
-    ("posterior.alpha", [0, -1, 1e7, math.nan, math.inf]),
-    ("posterior.beta", [0, math.inf]),
-    ("posterior.decay", [0, 1.1, math.nan]),
-    ("posterior.decay_every", [-1, 65536, 0.5]),
-    ("posterior.decay_target", ["mean", 0, math.nan, math.inf]),
-]
-
-
 @pytest.mark.parametrize(
     ("path", "value"), [(path, value) for path, values in NONSENSE for value in values]
 )
 def test_nonsense_is_refused_with_field_and_value(path, value):
-    words = (path,) if isinstance(value, list) else (path, repr(value))
+    words = (path,) if isinstance(value, list | dict) else (path, repr(value))
     refused(words, **nested(path, value))
 
 
@@ -294,6 +167,7 @@ def test_all_that_is_wrong_is_told_at_once():
 
 @pytest.mark.parametrize(("rule", "wrong"), [
     ("tool_cycle", {"alone": True, "actions": []}),
+    ("idle", {"actions": []}),
     ("true_stagnation", {"pause_from": 20}),
 ])
 def test_what_is_wrong_with_a_section_as_a_whole_is_told_at_its_path(rule, wrong):
@@ -302,18 +176,18 @@ def test_what_is_wrong_with_a_section_as_a_whole_is_told_at_its_path(rule, wrong
     assert [field for field, _ in caught.value.problems] == [f"rules.{rule}"]
 
 
-@pytest.mark.parametrize("rule", _rules.RULES[:6])
+@pytest.mark.parametrize("rule", FORCING)
 @pytest.mark.parametrize("actions", [[], ["retry", "terminate"]])
 def test_a_forcing_rule_forces_exactly_one_action(rule, actions):
     refused((rule, "exactly one"), rules={rule: {"actions": actions}})
 
 
-@pytest.mark.parametrize("rule", _rules.RULES[6:])
+@pytest.mark.parametrize("rule", [*PROPOSING, "progressing"])
 def test_an_action_stands_once_in_a_rule(rule):
     refused((rule, "twice"), rules={rule: {"actions": ["retry", "retry"]}})
 
 
-@pytest.mark.parametrize("rule", _rules.RULES[:6])
+@pytest.mark.parametrize("rule", FORCING)
 def test_a_forcing_rule_may_force_another_action(rule):
     policy = Policy(rules={rule: {"actions": ["compress"]}})
     assert getattr(policy.rules, rule).actions == (Action.COMPRESS,)
@@ -436,106 +310,47 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path):
         assert str(tmp_path / name) in str(caught.value)
 
 
-# --- the record ----------------------------------------------------------------------------------
-OTHER_WORD = {
-    "count_failures": "calls", "tie_break": "first", "credit": "newest", "update": "one_side",
-    "learn_from": "all", "posterior.decay_target": 3.0, "frequent_tools": ("ls",),
-}
-RENAMED = {
-    "count_failures": ("count_failed_rounds",),
-    "frequent_tools": ("frequent_tool_count", "frequent_tools[0]"),
-    "credit": ("backward_credit",),
-    "update": ("threshold_update",),
-    "learn_from": ("learn_from_all",),
-    "posterior.alpha": ("prior.alpha", "prior.target_alpha"),
-    "posterior.beta": ("prior.beta", "prior.target_beta"),
-    "posterior.decay_target": ("prior.target_alpha", "prior.target_beta"),
-    "bias.cold_start_factor": ("cold_start_factor",),
-    "bias.cold_start_updates": ("cold_start_updates",),
-}
+# --- limits of tools, and switches ---------------------------------------------------------------
+def test_limits_of_tools_merge_by_name():
+    policy = Policy(tool_limits={"ls": 3, "ps": "poll"}).replace(tool_limits={"ls": "exempt"})
+    assert policy.tool_limits == {"ls": "exempt", "ps": "poll"}
+    assert Policy().tool_limits == Policy.preset("cellium").tool_limits == {}
+    assert Policy(tool_limits={"ls": 3}) != Policy()
 
 
-def another(path: str, value: Any) -> Any:
-    """A value that is not this parameter's default."""
-    if path in OTHER_WORD:
-        return OTHER_WORD[path]
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, tuple):
-        return (Action((value[0] + 2) % len(Action)),)
-    return value + 1 if isinstance(value, int) else value / 2
+def test_what_limits_a_policy_has_reads_back(written):
+    policy = Policy(tool_limits={"ls": 3, "ps": "poll"}, compress_tries=None)
+    assert Policy.from_file(written("p.json", policy.model_dump_json())) == policy
+    toml = written("p.toml", '[tool_limits]\nls = 3\nps = "poll"\n')
+    assert Policy.from_file(toml) == Policy(tool_limits=policy.tool_limits)
 
 
-def places(path: str) -> tuple[str, ...]:
-    """Where the record keeps a parameter."""
-    if path in RENAMED:
-        return RENAMED[path]
-    section, _, name = path.rpartition(".")
-    if section.startswith("rules."):
-        rule = section.removeprefix("rules.")
-        bit = _rules.RULES.index(rule)
-        return ({"enabled": "rules_enabled", "alone": "rules_alone",
-                 "actions": f"rule_actions[{bit}]"}.get(name, f"{rule}_{name}"),)
-    return ({"bias": f"bias_{name}", "posterior": f"prior.{name}"}.get(section, name),)
+def test_compress_is_never_given_up_with_none():
+    for name, expected in (("default", 2), ("cellium", None)):
+        assert Policy.preset(name).compress_tries == expected
+    assert Policy(compress_tries=None).replace(compress_tries=254).compress_tries == 254
 
 
-@pytest.mark.parametrize("path", DEFAULT)
-def test_every_parameter_changes_its_place_of_the_record_and_no_other(path):
-    value = another(path, DEFAULT[path])
-    before = record_leaves(Policy().record()[0])
-    after = record_leaves(Policy(**nested(path, value)).record()[0])
-    assert {name for name in before if before[name] != after[name]} == set(places(path))
+@pytest.mark.parametrize("path", [*STREAKS, "context_exhausted.rounds"])
+def test_the_ends_of_a_streak(path):
+    for value in (1, 254):
+        policy = Policy(**nested(f"rules.{path}", value))
+        assert flat(policy.model_dump())[f"rules.{path}"] == value
 
 
-@pytest.mark.parametrize(
-    "path", [path for path, value in DEFAULT.items() if type(value) in (int, float)]
-)
-def test_the_record_holds_the_very_number(path):
-    value = another(path, DEFAULT[path])
-    record = record_leaves(Policy(**nested(path, value)).record()[0])
-    assert all(record[place] == value for place in places(path))
+@pytest.mark.parametrize("path", WINDOW_COUNTS)
+def test_the_ends_of_a_count_in_the_window(path):
+    for value in (1, 12):
+        policy = Policy(**nested(f"rules.{path}", value))
+        assert flat(policy.model_dump())[f"rules.{path}"] == value
 
 
-def test_no_field_of_the_record_is_left_out():
-    reached = {place for path in DEFAULT for place in places(path)}
-    fields = set(record_leaves(np.zeros(1, _records.POLICY)[0]))
-    assert fields - reached == {f"frequent_tools[{place}]" for place in range(1, 16)}
-
-
-@pytest.mark.parametrize(("bit", "rule"), list(enumerate(_rules.RULES)))
-def test_rule_switches_and_masks_stand_at_the_rule_s_bit(bit, rule):
-    parameters = {"enabled": False, "actions": ["redirect"]}
-    if rule in PROPOSING:
-        parameters["alone"] = rule != "context_critical"
-    record = Policy(rules={rule: parameters}).record()[0]
-    plain = Policy().record()[0]
-    assert record["rules_enabled"] == plain["rules_enabled"] ^ (1 << bit)
-    assert record["rules_alone"] == plain["rules_alone"] ^ ((rule in PROPOSING) << bit)
-    assert record["rule_actions"][bit] == Action.REDIRECT.mask
-
-
-def test_choices_in_the_record():
-    default, cellium = Policy().record()[0], Policy.preset("cellium").record()[0]
-    for name, of_default, of_cellium in [
-        ("count_failed_rounds", 1, 0), ("backward_credit", 0, 1), ("threshold_update", 0, 1),
-        ("learn_from_all", 0, 0), ("tool_cycle_compress_from", 0.5, math.inf),
-        ("tool_repetition_compress_from", 0.5, math.inf), ("progressing_progress", 0.5, math.inf),
-    ]:
-        assert (default[name], cellium[name]) == (of_default, of_cellium), name
-    assert default["prior"]["target_alpha"] == 2.0
-    assert cellium["prior"]["target_alpha"] == 1.0
-
-
-@pytest.mark.parametrize(("word", "code"), [("thompson", 0), ("greedy", 1), ("first", 2)])
-def test_tie_breaks_have_the_codes_of_the_kernels(word, code):
-    assert Policy(tie_break=word).record()["tie_break"][0] == code
-
-
-def test_frequent_tools_are_kept_as_mixed_hashes():
-    names = [f"tool{place}" for place in range(16)]
-    record = Policy(frequent_tools=names).record()[0]
-    assert record["frequent_tool_count"] == 16
-    assert record["frequent_tools"].tolist() == [_records.mix(hash_tool(name)) for name in names]
+@pytest.mark.parametrize("rule", [rule for rule in _rules.RULES if rule not in LAST_RESORTS])
+def test_only_a_last_resort_waits_for_a_redirect(rule):
+    refused(
+        (f"rules.{rule}.after_redirect: there is no such parameter",),
+        rules={rule: {"after_redirect": True}},
+    )
 
 
 @pytest.mark.parametrize("rule", [rule for rule in _rules.RULES if rule not in PROPOSING])
