@@ -194,10 +194,21 @@ def round_cycle(known):
 
 
 # --- The ladder ----------------------------------------------------------------------------------
-def compression_failed(known, ratio, tries, policy):
-    """Whether the context is critical and compress was tried in vain as often as it may be."""
+def waited(wait, policy):
+    """Whether the last compress is so long ago that the next one may be proposed."""
+    return wait >= policy["compress_cooldown"]
+
+
+def tried_in_vain(tries, policy):
+    """Whether compress was tried without help as often as it may be."""
+    return policy["compress_tries"] is not None and tries >= policy["compress_tries"]
+
+
+def compression_failed(known, ratio, ladder, policy):
+    """Whether the context is critical, and it is for the tries in vain that none is ready."""
     critical = known and ratio >= policy["rules"]["context_critical"]["saturation"]
-    return critical and policy["compress_tries"] is not None and tries >= policy["compress_tries"]
+    in_vain = tried_in_vain(ladder["compress_tries"], policy)
+    return critical and in_vain and waited(ladder["compress_wait"], policy)
 
 
 def take_size(session, tokens):
@@ -210,13 +221,11 @@ def take_size(session, tokens):
 def climb(session, ratio, known):
     """Counts what a round does to the ladder; its calls are in the window, its context is told."""
     evidence, ladder, policy = session["evidence"], session["ladder"], session["policy"]
-    if session["round"] > 1 and ladder["compress_wait"] < NEVER:
-        ladder["compress_wait"] = up(ladder["compress_wait"])
+    ladder["compress_wait"] = up(ladder["compress_wait"])
     exhausted = known and ratio >= policy["rules"]["context_exhausted"]["saturation"]
     ladder["exhausted_rounds"] = up(ladder["exhausted_rounds"]) if exhausted else 0
     failing = recent_failures(session) >= policy["rules"]["mostly_failing"]["failures"]
-    full = compression_failed(known, ratio, ladder["compress_tries"], policy)
-    burning = failing or (full and policy["rules"]["compression_failed"]["on"])
+    burning = failing or compression_failed(known, ratio, ladder, policy)
     if evidence["now"]["new_call"] and not burning:
         evidence["unheeded_redirects"] = 0
 

@@ -6,6 +6,8 @@ from reference_evidence import (
     NONE_HOLDS,
     NOTHING,
     compression_failed,
+    tried_in_vain,
+    waited,
 )
 from reference_policies import (
     COMPRESS,
@@ -26,9 +28,8 @@ def is_full(f, saturation):
 
 def compress_is_ready(f, policy):
     """Whether compress may be proposed."""
-    tries = policy["compress_tries"]
-    left = tries is None or f["compress_tries"] < tries
-    return left and f["compress_wait"] >= policy["compress_cooldown"]
+    in_vain = tried_in_vain(f["compress_tries"], policy)
+    return waited(f["compress_wait"], policy) and not in_vain
 
 
 def conditions(f, policy):
@@ -50,13 +51,11 @@ def conditions(f, policy):
     no_own, no_news = f["own_limit"] == 0, f["information"] != NEWS
     critical = ready or COMPRESS not in rules["context_critical"]["mask"]
     exhausted = rules["context_exhausted"]["rounds"]
-    failed = compression_failed(
-        f["context_known"], f["context_ratio"], f["compress_tries"], policy
-    )
+    failed = compression_failed(f["context_known"], f["context_ratio"], f, policy)
     return {
         "output_loop": f["output_repeats"] >= loop["repeats"]
         and (no_news or not loop["idle_only"]),
-        "context_exhausted": full["context_exhausted"] and f["exhausted_rounds"] >= exhausted,
+        "context_exhausted": f["exhausted_rounds"] >= exhausted,
         "round_limit": bool(limit) and f["round"] >= limit,
         "failure_wall": failures >= wall["failures"] and (falls or long["failure_wall"]),
         "true_stagnation": long["true_stagnation"] and not spared and sure and not f["plateau"],

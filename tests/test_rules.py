@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import reference
 from conftest import mask, random_policy, reference_policy
+from reference_evidence import compression_failed
 from reference_policies import LOOP_RULES
+from reference_rules import compress_is_ready
 from rule_tables import BROUGHT, CYCLE, EDGES, EFFECTS, FALLS, NEAR
 
 from cellium_fast import Decisions, Policy, PolicyError, _records, _rules
@@ -24,16 +26,20 @@ def features(**changes):
     if "context_ratio" in changes:
         changes.setdefault("context_known", True)
         # A context that is exhausted has been so for long, unless said otherwise.
-        changes.setdefault("exhausted_rounds", 9 * (changes["context_ratio"] >= 0.95))
+        exhausted = changes["context_known"] and changes["context_ratio"] >= 0.95
+        changes.setdefault("exhausted_rounds", 9 * exhausted)
     return {**reference.opening_features(), **changes}
 
 
-def packed(rows):
-    """The same features as records."""
-    records = np.zeros(len(rows), _records.FEATURES)
+def packed(policy, rows):
+    """The same features as records, with what of them is worked out before the rules."""
+    records, same = np.zeros(len(rows), _records.FEATURES), reference_policy(policy)
     for record, row in zip(records, rows, strict=True):
         for name in set(row) - {"round_limit"}:
             record[name] = row[name]
+        record["compress_ready"] = compress_is_ready(row, same)
+        known, ratio = row["context_known"], row["context_ratio"]
+        record["compression_failed"] = compression_failed(known, ratio, row, same)
         limit = row["round_limit"]
         record["rounds_left"] = -1 if limit is None else max(limit - row["round"], 0)
         record["context_saturation"] = min(row["context_ratio"], 1.0)
@@ -44,7 +50,7 @@ def evaluate(policy, rows):
     """(candidates, rules) masks of the compiled stage."""
     sessions = np.zeros(len(rows), _records.SESSION)
     decisions = Decisions(len(rows), np.zeros(len(rows), np.uint16), [])
-    decisions.features[:] = packed(rows)
+    decisions.features[:] = packed(policy, rows)
     batch = _records.Batch()
     batch.set_memory(
         sessions=sessions, policies=policy.record(), pools=np.zeros(1, _records.POOL), key=0
