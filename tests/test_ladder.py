@@ -93,7 +93,7 @@ def test_a_redirect_is_heeded_by_news_from_a_new_call(decide):
 
 @pytest.mark.parametrize("newest", [
     [], [fail(9, 9)], [ok(9, 9, empty=True)], [ok(9, 9, acknowledged=True)], [ok(9, 1)],
-    [fail(9, 9, transient=True)], [ok(1, 2)], [ok(1, 2), ok(1, 3)],
+    [fail(9, 9, transient=True)], [ok(1, 2)], [ok(1, 2), ok(1, 3)], [ok(1, 2), fail(9, 9)],
 ])  # fmt: skip
 def test_a_redirect_is_not_heeded_by_less(newest, decide):
     assert not heeded(decide, turn(ok(1, 1)), calm(*newest))
@@ -296,6 +296,16 @@ def test_what_was_tried_outlives_user_messages_and_compactions(event, decide):
 def test_other_actions_are_no_tries(decide):
     assert set(values(decide, "compress_tries", [turn()] * 5)) == {0}
     assert set(values(decide, "compress_wait", [turn()] * 5)) == {255}
+
+
+# --- A context size of zero ----------------------------------------------------------------------
+def test_zero_tokens_are_not_told(decide):
+    rounds = told(0, 500, 0)
+    assert values(decide, "context_known", rounds) == [False, True, True]
+    assert values(decide, "context_ratio", rounds) == [0, 0.5, 0.5]
+    policy = ASKED.replace(zero_tokens_unknown=False)
+    assert values(decide, "context_known", rounds, policy) == [True] * 3
+    assert values(decide, "context_ratio", rounds, policy) == [0, 0.5, 0]
 
 
 # --- An exhausted context ------------------------------------------------------------------------

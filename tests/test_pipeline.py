@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conftest import (
     COLUMNS,
+    TOOLS,
     Agent,
     Pair,
     Seeded,
@@ -17,6 +18,7 @@ from conftest import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_agents import SWITCHES
 
 from cellium_fast import Action, Fleet, Policy, Round, RoundBatch, ToolCall, _rules, pipeline
 
@@ -48,8 +50,8 @@ def test_a_preset_equals_the_reference(preset, rng):
         actions.update(pair.actions)
     # These two are rare with the thresholds of the presets; the next tests make them fire.
     missing = set(_rules.RULES) - set(rules) - {"true_stagnation", "bad_cycle"}
-    off = {"round_limit", "moderate_stagnation", "slow_progress"}
-    assert missing == (off if preset == "cellium" else set())
+    off = {name for name, rule in policy.rules if not rule.enabled}
+    assert missing == off - {"true_stagnation"}
     assert set(actions) == set(range(5))
 
 
@@ -94,14 +96,18 @@ def test_sessions_that_share_a_pool_equal_the_reference(preset, tie_break, rng):
     pair.compare_pools(tolerance=1e-5)
 
 
+FLAGS = [
+    {}, {"error": True}, {"error": True, "transient": True}, {"empty": True},
+    {"acknowledged": True}, {"acknowledged": True, "empty": True}, {"error": True, "empty": True},
+]  # fmt: skip
 CALLS = st.builds(
-    call,
-    st.integers(1, 3),
-    st.integers(0, 2),
-    st.integers(0, 1),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from([0, 1, 10, 2**32 - 1]),
+    lambda flags, **others: call(**flags, **others),
+    st.sampled_from(FLAGS),
+    signature=st.integers(1, 3),
+    shape=st.integers(1, 3),
+    tool=st.integers(0, 2),
+    result=st.integers(0, 1),
+    size=st.sampled_from([0, 1, 10, 12, 13, 32, 33, 2**32 - 1]),
 )
 EIGHTHS = st.one_of(st.none(), st.sampled_from([k / 8 for k in range(9)]))
 ROUNDS = st.fixed_dictionaries(
@@ -124,10 +130,9 @@ ROUNDS = st.fixed_dictionaries(
     preset=st.sampled_from(PRESETS),
     ema_alpha=st.sampled_from([0.3, 0.9]),
     count_failures=st.sampled_from(["calls", "rounds"]),
-    switches=st.fixed_dictionaries(
-        {"empty_is_unproductive": st.booleans(), "stale_is_unproductive": st.booleans(),
-         "match_results": st.booleans(), "newest_run_only": st.booleans()}
-    ),
+    count_cycles=st.sampled_from(["calls", "rounds"]),
+    tool_limits=st.dictionaries(st.sampled_from(TOOLS[:2]), st.sampled_from([1, 3, "exempt"])),
+    switches=st.fixed_dictionaries(dict.fromkeys(SWITCHES, st.booleans())),
     limit=st.sampled_from([None, 5]),
 )  # fmt: skip
 def test_any_session_equals_the_reference(rounds, preset, limit, switches, **parameters):
