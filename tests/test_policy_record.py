@@ -61,16 +61,17 @@ def another(path: str, value: Any) -> Any:
 
 
 def places(path: str) -> tuple[str, ...]:
-    """Where the record keeps a parameter."""
+    """Where the record keeps a parameter; of actions, those between the default and `another`."""
     if path in RENAMED:
         return RENAMED[path]
     section, _, name = path.rpartition(".")
     if section.startswith("rules."):
+        if name == "actions":
+            moved = set(DEFAULT[path]) ^ set(another(path, DEFAULT[path]))
+            return tuple(f"action_rules[{int(action)}]" for action in moved)
         rule = section.removeprefix("rules.")
-        bit = _rules.RULES.index(rule)
         return ({"enabled": "rules_enabled", "alone": "rules_alone",
-                 "after_redirect": "rules_after_redirect",
-                 "actions": f"rule_actions[{bit}]"}.get(name, f"{rule}_{name}"),)
+                 "after_redirect": "rules_after_redirect"}.get(name, f"{rule}_{name}"),)
     return ({"bias": f"bias_{name}", "posterior": f"prior.{name}"}.get(section, name),)
 
 
@@ -114,7 +115,8 @@ def test_rule_switches_and_masks_stand_at_the_rule_s_bit(bit, rule):
     assert record["rules_alone"] == plain["rules_alone"] ^ ((rule in PROPOSING) << bit)
     waits = rule in LAST_RESORTS
     assert record["rules_after_redirect"] == plain["rules_after_redirect"] ^ (waits << bit)
-    assert record["rule_actions"][bit] == Action.parse(other).mask
+    has = [action for action in Action if record["action_rules"][action] >> bit & 1]
+    assert has == [Action.parse(other)]
 
 
 def test_choices_in_the_record():
@@ -123,7 +125,7 @@ def test_choices_in_the_record():
         ("count_failed_rounds", 1, 0), ("backward_credit", 0, 1), ("threshold_update", 0, 1),
         ("learn_from_all", 0, 0), ("tool_cycle_compress_from", math.inf, math.inf),
         ("tool_repetition_compress_from", math.inf, math.inf),
-        ("progressing_progress", 0.5, math.inf), ("compress_tries", 2, math.inf),
+        ("progressing_progress", 0.5, math.inf), ("compress_tries", 2, 256),
         ("count_round_cycles", 1, 0), ("limited_tool_count", 0, 0),
     ]:
         assert (default[name], cellium[name]) == (of_default, of_cellium), name
