@@ -156,7 +156,7 @@ def count_failures(known, calls, now, policy):
         return
     newest = calls[-1]
     says = newest.get("size") is None or newest["size"] > policy["slight_error"]
-    same = known["error_repeats"] and known["last_error"] == result_of(newest) and says
+    same = known["last_error"] == result_of(newest) and says
     known["error_repeats"] = up(known["error_repeats"]) if same else 1
     known["last_error"] = result_of(newest)
 
