@@ -121,7 +121,7 @@ class ContextHigh(ProposingRule):
 
 
 class ContextCritical(ProposingRule):
-    """Fires when tokens / limit reaches `saturation`, while compress is ready if it proposes that."""
+    """Fires when tokens / limit reaches `saturation`; if it proposes compress, while that is ready."""
 
     actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
     alone: StrictBool = True
@@ -236,10 +236,14 @@ class RepeatedRound(RedirectingRule):
 
 
 class RepeatedCall(RedirectingRule):
-    """Fires on `calls` equal ones in the window, in `rounds` without information."""
+    """Fires on `calls` equal ones in the window, in `rounds` without information.
+
+    On `interleaved` equal ones whatever came between them.
+    """
 
     calls: WindowCount = 3
     rounds: Streak = 3
+    interleaved: WindowCount = 5
 
 
 class RepeatedResult(RedirectingRule):
@@ -302,7 +306,7 @@ class LoopSuspected(ProposingRule):
 
 
 class Rules(Parameters):
-    """The thirty rules; a rule's bit is its place here. `FORCING` ones force, the others propose."""
+    """The thirty rules; a rule's bit is its place here. Bits 0 to 5 and 16 force an action."""
 
     output_loop: OutputLoop = OutputLoop.defaults()
     context_exhausted: ContextExhausted = ContextExhausted.defaults()

@@ -168,6 +168,7 @@ ctypedef struct Policy "Policy":
     uint32_t repeated_round_slight_repeats
     uint32_t repeated_call_calls
     uint32_t repeated_call_rounds
+    uint32_t repeated_call_interleaved
     uint32_t repeated_result_results
     uint32_t repeated_result_rounds
     uint32_t repeated_error_errors

@@ -124,8 +124,10 @@ CELLIUM_INLINE void fire_evidence(
         repeats = choose(limit != 0, limit, repeats);
         uint32_t again = (old | (limit != 0)) & (limit != NO_LIMIT);
         fired[i] |= (again & reaches(f->round_repeats[i], repeats)) << REPEATED_ROUND
-            | (old & reaches(f->call_repeats[i], p->repeated_call_calls)
-               & reaches(barren, p->repeated_call_rounds)) << REPEATED_CALL
+            | ((old & reaches(f->call_repeats[i], p->repeated_call_calls)
+                & reaches(barren, p->repeated_call_rounds))
+               | (nothing & reaches(f->call_repeats[i], p->repeated_call_interleaved)))
+                << REPEATED_CALL
             | (old & reaches(f->result_repeats[i], p->repeated_result_results)
                & reaches(barren, p->repeated_result_rounds)) << REPEATED_RESULT
             | (nothing & reaches(f->error_repeats[i], p->repeated_error_errors)) << REPEATED_ERROR
