@@ -44,7 +44,7 @@ class Agent:
     def round(self):
         """Its next round, as a description."""
         rng = self.rng
-        if rng.random() < 0.1:
+        if rng.random() < (0.05 if self.mood == "loop" else 0.1):  # six rounds long, twice
             self.change_mood()
         self.count += 1
         given = {"calls": self.calls()}
