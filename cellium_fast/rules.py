@@ -121,7 +121,7 @@ class ContextHigh(ProposingRule):
 
 
 class ContextCritical(ProposingRule):
-    """Fires when tokens / limit reaches `saturation`; if it proposes compress, while that is ready."""
+    """Fires when tokens / limit reaches `saturation`; to propose compress, that must be ready."""
 
     actions: tuple[PolicyAction, ...] = (Action.COMPRESS,)
     alone: StrictBool = True

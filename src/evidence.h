@@ -43,7 +43,6 @@ CELLIUM_INLINE void begin_judging(RecordLanes *restrict at, int first, int end)
         at->new_call[i] = 0;
         at->slight[i] = 1;
         at->own_limit[i] = NO_LIMIT;
-        at->error_before[i] = at->error[i];
     }
 }
 
@@ -63,6 +62,13 @@ CELLIUM_INLINE void find_limits(
         at->call_limit[i] = 0;
     for (int i = first; policy->limited_tool_count && i < end; i++)
         at->call_limit[i] = limit_of_tool(policy, at->tool[i]);
+}
+
+/* A hash whose sums tell sets of calls apart: those that calls are kept by are sums themselves. */
+CELLIUM_INLINE uint32_t scattered(uint32_t hash)
+{
+    hash = (hash ^ hash >> 15) * 0x9E3779B1u;
+    return (hash ^ hash >> 13) * 0x85EBCA77u;
 }
 
 /* The call that push_call took in. */
@@ -93,8 +99,8 @@ CELLIUM_INLINE void judge_call(
         at->call_repeats[i] = larger_word(
             at->call_repeats[i], bits_set_of_12(at->equal_call[i]) + 1);
         at->result_repeats[i] = larger_word(at->result_repeats[i], results);
-        at->round_sum[i] += at->call[i];
-        at->new_call[i] |= at->equal_signature[i] == 0;
+        at->round_sum[i] += scattered(at->call[i]);
+        at->new_call[i] |= (at->equal_signature[i] == 0) & (brought == NEWS);
         at->twins[i] &= ~(0xFu & -own);
     }
 }
@@ -134,20 +140,23 @@ CELLIUM_INLINE void count_errors(
         _Bool transient = some & (at->round_transient[i] == at->round_calls[i]);
         uint32_t repeats = at->error_repeats[i];
         _Bool telling = (int32_t)at->call_size[i] > longest;
-        _Bool same = telling & (repeats != 0) & (at->error[i] == at->error_before[i]);
+        uint32_t error = at->error[i] & 0xFFFF;
+        _Bool same = telling & (repeats != 0) & (error == at->counted_error[i]);
         _Bool passed_over = !some | transient | (at->own_limit[i] != 0);
         uint32_t counted = pick(failed, pick(same, one_more(repeats), 1), 0);
         uint32_t waits = pick(transient, one_more(at->transient_rounds[i]), 0);
         at->error_repeats[i] = pick(passed_over, repeats, counted);
+        at->counted_error[i] = pick(passed_over | !failed, at->counted_error[i], error);
         at->transient_rounds[i] = pick(some, waits, at->transient_rounds[i]);
     }
 }
 
-/* 4 bits of the rounds that equal the one `period` rounds before them, period >= 2. */
-CELLIUM_INLINE uint32_t lag_of(uint32_t lags, uint32_t period)
-{
-    return lags >> 4 * (period - 2) & 15;
-}
+/* Of each period from 2 to CYCLE_LONGEST, as many bits as it has rounds: whether the newest rounds
+   equal those one period before them. Bits of longer periods are higher. */
+#define PLACE_OF_PERIOD(period) ((period) * ((period) - 1) / 2 - 1)
+#define BITS_OF_PERIOD(period) (((1u << (period)) - 1) << PLACE_OF_PERIOD(period))
+/* What stays when all are shifted: no bit moves into the next period's. */
+#define PERIODS_KEPT (0xFFFFFu & ~(1u | 1u << 2 | 1u << 5 | 1u << 9 | 1u << 14))
 
 CELLIUM_INLINE uint32_t hash_of_round(const uint32_t *restrict hashes, uint32_t age)
 {
@@ -162,15 +171,13 @@ CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
         _Bool some = at->round_calls[i] != 0;
         uint32_t hash = at->round_sum[i] * 0x9E3779B1u >> 16;
         hash += hash == 0;
-        uint32_t lags = 0;
-        for (uint32_t period = 2; period <= CYCLE_LONGEST; period++) {
-            uint32_t lag = at_most_word(lag_of(at->round_lags[i], period) + 1, 15);
-            _Bool equal = hash == hash_of_round(hashes, period - 1);
-            lags |= pick(equal, lag, 0) << 4 * (period - 2);
-        }
+        uint32_t periods = at->round_periods[i] << 1 & PERIODS_KEPT;
+        for (uint32_t period = 2; period <= CYCLE_LONGEST; period++)
+            periods |= pick(
+                hash == hash_of_round(hashes, period - 1), 1u << PLACE_OF_PERIOD(period), 0);
         _Bool same = hash == hash_of_round(hashes, 0);
         uint32_t repeats = pick(same, one_more(at->round_repeats[i]), 1);
-        at->round_lags[i] = pick(some, lags, at->round_lags[i]);
+        at->round_periods[i] = pick(some, periods, at->round_periods[i]);
         at->round_repeats[i] = pick(some, repeats, at->round_repeats[i]);
         uint32_t one = at->round_hashes[0][i], two = at->round_hashes[1][i];
         at->round_hashes[0][i] = pick(some, one << 16 | hash, one);
@@ -181,11 +188,13 @@ CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
 }
 
 /* The shortest cycle that the newest rounds run through, not all of them equal; else 0. */
-CELLIUM_INLINE uint32_t cycle_of_rounds(uint32_t lags, uint32_t repeats)
+CELLIUM_INLINE uint32_t cycle_of_rounds(uint32_t periods, uint32_t repeats)
 {
     uint32_t cycle = 0;
-    for (uint32_t period = CYCLE_LONGEST; period >= 2; period--)
-        cycle = pick((lag_of(lags, period) >= period) & (repeats < period), period, cycle);
+    for (uint32_t period = CYCLE_LONGEST; period >= 2; period--) {
+        uint32_t all = BITS_OF_PERIOD(period);
+        cycle = pick(((periods & all) == all) & (repeats < period), period, cycle);
+    }
     return cycle;
 }
 
@@ -270,7 +279,7 @@ CELLIUM_INLINE void describe_evidence(
     for (int i = first; i < end; i++) {
         uint32_t brought = at->information[i];
         _Bool old = (brought == NOTHING) | (brought == LITTLE);
-        uint32_t cycle = cycle_of_rounds(at->round_lags[i], at->round_repeats[i]);
+        uint32_t cycle = cycle_of_rounds(at->round_periods[i], at->round_repeats[i]);
         cycle = pick(old, cycle, 0);
         to->cycle[i] = pick(rounds, cycle, to->cycle[i]);
         to->information[i] = brought;

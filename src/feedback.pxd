@@ -31,7 +31,7 @@ cdef inline void clear_evidence(Session* session) noexcept nogil:
     session.text_repeats = 0
     session.unheeded_redirects = 0
     session.round_repeats = 0
-    session.round_lags = 0
+    session.round_periods = 0
     memset(session.round_hashes, 0, sizeof(session.round_hashes))
     session.sketch = 0
     session.advice = 0

@@ -78,6 +78,7 @@ CELLIUM_INLINE void gather(RecordLanes *restrict at, int first, int end)
         at->trend[i] = session->trend;
         at->round[i] = session->round;
         at->sketch[i] = session->sketch;
+        at->counted_error[i] = session->counted_error;
     }
     for (int i = first; i < end; i++) {
         at->stuck[i] = half_of(at->packed[0][i], 0);
@@ -156,6 +157,7 @@ CELLIUM_INLINE void scatter(RecordLanes *restrict at, int first, int end)
         session->progress = at->progress[i];
         session->trend = at->trend[i];
         session->sketch = at->sketch[i];
+        session->counted_error = (uint16_t)at->counted_error[i];
     }
     scatter_words(at, first, end);
 }

@@ -23,7 +23,7 @@ typedef struct {
     uint32_t calls[LANES], errors[LANES], empties[LANES];
     uint32_t error[LANES], output[LANES], round_limit[LANES];
     uint32_t packed[7][LANES];
-    uint32_t round_lags[LANES], compressed_tokens[LANES];
+    uint32_t round_periods[LANES], compressed_tokens[LANES];
     uint32_t round_hashes[ROUND_HASHES / 2][LANES];
     uint32_t stuck[LANES], twins[LANES], error_bits[LANES], empty_bits[LANES];
     uint32_t window_count[LANES], history_count[LANES], output_run[LANES], failed_rounds[LANES];
@@ -34,6 +34,7 @@ typedef struct {
     uint32_t unheeded_redirects[LANES], exhausted_rounds[LANES];
     uint32_t compress_wait[LANES], compress_tries[LANES], round_repeats[LANES];
     uint64_t sketch[LANES];
+    uint32_t counted_error[LANES];
     uint32_t in_window[LANES];                      /* a bit for each call in the window */
     uint32_t round[LANES];
     uint32_t size[SIZES][LANES];
@@ -47,8 +48,7 @@ typedef struct {
     uint32_t information[LANES], slight[LANES], own_limit[LANES];
     uint32_t call_repeats[LANES], result_repeats[LANES];
     uint32_t round_sum[LANES];                      /* of the hashes of its calls */
-    uint32_t new_call[LANES];                       /* a call unlike the LAGS before it */
-    uint32_t error_before[LANES];                   /* the newest error before the round */
+    uint32_t new_call[LANES];                       /* news by a call unlike the LAGS before it */
     uint32_t sized;                                 /* whether call sizes are told, in all lanes */
     uint32_t text[LANES];                           /* mixed */
     uint64_t new_sketch[LANES];

@@ -252,7 +252,7 @@ ctypedef struct Session "Session":
     uint8_t compress_wait       # rounds since compress was decided; 255 = never
     uint8_t compress_tries      # of compress since it last helped
     uint8_t round_repeats       # equal rounds in a row, 0 = no round with calls yet
-    uint32_t round_lags         # 4 bits each: rounds in a row equal to the one 2, 3, ... before
+    uint32_t round_periods         # bits: newest rounds that equal those 2, 3, ... before them
     uint32_t compressed_tokens  # context when compress was last decided; 0 = it helped
     uint32_t round_hashes[ROUND_HASHES / 2]     # two of 16 bits each, the newest lowest; 0 = none
     uint32_t generation         # times this slot was closed
@@ -265,7 +265,8 @@ ctypedef struct Session "Session":
     uint32_t signature[LAGS]    # mixed hashes of tool and arguments
     uint32_t call[WINDOW - 1]   # mixed hashes of signature and result text together
     uint32_t tool[RUN_WINDOW]   # mixed hashes of tool names
-    uint16_t result[WINDOW - 1]     # 16 bits of the hashes of result texts
+    uint16_t result[WINDOW - 1] # 16 bits of the hashes of result texts
+    uint16_t counted_error      # likewise, of the error that error_repeats counts
     float history[HISTORY - 1]  # progress scores before the newest
     uint32_t reward[MAX_STEPS]  # of the last rounds, in units of 2**-31: 0, 1/2 and 1 are exact
     float alpha[ARMS]           # private posterior

@@ -122,7 +122,7 @@ CELLIUM_INLINE void fire_evidence(
         uint32_t repeats = choose(
             f->slight[i], p->repeated_round_slight_repeats, p->repeated_round_repeats);
         repeats = choose(limit != 0, limit, repeats);
-        uint32_t again = (old | (limit != 0)) & (limit != NO_LIMIT);
+        uint32_t again = ((f->information[i] != NOT_JUDGED) | (limit != 0)) & (limit != NO_LIMIT);
         fired[i] |= (again & reaches(f->round_repeats[i], repeats)) << REPEATED_ROUND
             | ((old & reaches(f->call_repeats[i], p->repeated_call_calls)
                 & reaches(barren, p->repeated_call_rounds))
@@ -221,8 +221,10 @@ CELLIUM_INLINE uint32_t proposals(
 CELLIUM_INLINE uint32_t settle_rungs(const Policy *restrict p, uint32_t fired)
 {
     uint32_t sure = fired & ~BIT(LOOP_SUSPECTED) & ~BIT(REDIRECTS_IGNORED);
-    uint32_t more = (sure & (p->action_rules[REDIRECT] | p->action_rules[TERMINATE])) != 0;
-    uint32_t redirects = (sure & ~FORCING_RULES & p->action_rules[REDIRECT]) != 0;
+    uint32_t proposing = sure & ~FORCING_RULES, alone = proposing & p->rules_alone;
+    uint32_t more = (proposing & (p->action_rules[REDIRECT] | p->action_rules[TERMINATE])) != 0;
+    uint32_t left = choose(alone != 0, alone, proposing);
+    uint32_t redirects = (left & p->action_rules[REDIRECT]) != 0;
     return fired & ~(more << LOOP_SUSPECTED) & ~((redirects ^ 1) << REDIRECTS_IGNORED);
 }
 

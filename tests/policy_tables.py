@@ -72,7 +72,7 @@ DEFAULT = {
     "rules.repeated_round.actions": REDIRECT, "rules.repeated_round.repeats": 3,
     "rules.repeated_round.slight_repeats": 4,
     "rules.repeated_call.actions": REDIRECT, "rules.repeated_call.calls": 3,
-    "rules.repeated_call.rounds": 3,
+    "rules.repeated_call.rounds": 3, "rules.repeated_call.interleaved": 5,
     "rules.repeated_result.actions": REDIRECT, "rules.repeated_result.results": 4,
     "rules.repeated_result.rounds": 3,
     "rules.repeated_error.actions": REDIRECT, "rules.repeated_error.errors": 3,
@@ -145,7 +145,7 @@ STREAKS = (
     "idle.blank", *(f"loop_suspected.{name}" for name in (
         "rounds", "errors", "no_information", "failures", "texts", "idle", "blank")),
 )
-WINDOW_COUNTS = ("repeated_call.calls", "repeated_result.results", "mostly_failing.failures")
+WINDOW_COUNTS = ("repeated_call.calls", "repeated_call.interleaved", "repeated_result.results", "mostly_failing.failures")
 NONSENSE = [
     ("ema_alpha", [0, -0.1, 1.01, math.nan, math.inf, "x", None, []]),
     ("empty_is_unproductive", ["maybe", None, 2]),

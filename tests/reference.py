@@ -390,7 +390,7 @@ def step(session, round, draws=None):
     decision = {"action": action, "candidates": candidates, "rules": fired, "reward": r}
     decision.update(tiebreak=len(candidates) > 1, features=f, draws=thetas)
     decision.update(bias=biases, scores=scores)
-    decision["advice_age"] = take_advice(session, advice_of(action, fired, f, p))
+    decision["advice_age"] = take_advice(session, advice_of(action, fired, p))
     note_decision(session, action)
     session["done"] = session["done"] or action == TERMINATE
     await_rewards(session, decision)

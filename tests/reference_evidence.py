@@ -88,8 +88,7 @@ def by_list(call, before, policy):
 def with_those_before(window, calls):
     """The calls of a round that are judged, each with those before it in the window."""
     everything = window + calls
-    first = len(everything) - min(len(calls), WINDOW)
-    for place in range(first, len(everything)):
+    for place in range(len(window), len(everything)):
         yield everything[place], everything[max(place - WINDOW + 1, 0) : place]
 
 
@@ -119,11 +118,12 @@ def round_information(session, calls):
 
 def take_evidence(session, given):
     """Takes a round into the evidence, before its calls enter the window."""
-    known, calls = session["evidence"], given.get("calls") or []
+    known, made = session["evidence"], given.get("calls") or []
+    calls = made[-WINDOW:]
     known["now"] = now = round_information(session, calls)
     if calls:
         count_information(known, now["information"])
-        count_failures(known, calls, now, session["policy"])
+        count_failures(known, made, now, session["policy"])
         parts = sorted(exact(call, session["policy"]) for call in calls)
         same = known["rounds"][-1:] == [parts]
         known["round_repeats"] = up(known["round_repeats"]) if same else 1
@@ -168,10 +168,10 @@ def nearly_same(left, right, places):
 
 
 def count_texts(known, given, brought, policy):
-    """Texts in a row that are nearly the one before; equal ones, where there are no sketches."""
+    """Texts in a row that are nearly the one before; where there are no sketches, hashes stand in."""
     text, places = given.get("sketch"), policy["near_duplicate"]
     if text is None:
-        text, places = given.get("text"), 16
+        text = given.get("text")
     if text:
         before = known["last_text"]
         near = before is not None and nearly_same(before, text, places)

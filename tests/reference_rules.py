@@ -4,6 +4,7 @@ from reference_evidence import (
     LITTLE,
     NEWS,
     NONE_HOLDS,
+    NOT_JUDGED,
     NOTHING,
     compression_failed,
     tried_in_vain,
@@ -87,7 +88,10 @@ def loop_conditions(f, rules):
         "transient_failure": 1 <= transient < rules["transient_failure"]["patience"],
         "transient_persists": transient >= rules["transient_persists"]["rounds"],
         "repeated_round": repeated_round(f, rules["repeated_round"]),
-        "repeated_call": little and f["call_repeats"] >= call["calls"] and none >= call["rounds"],
+        "repeated_call": (
+            little and f["call_repeats"] >= call["calls"] and none >= call["rounds"]
+        )
+        or (nothing and f["call_repeats"] >= call["interleaved"]),
         "repeated_result": little
         and f["result_repeats"] >= result["results"]
         and none >= result["rounds"],
@@ -109,7 +113,7 @@ def repeated_round(f, rule):
     if f["own_limit"]:
         return f["own_limit"] != NONE_HOLDS and f["round_repeats"] >= f["own_limit"]
     repeats = rule["slight_repeats"] if f["slight"] else rule["repeats"]
-    return f["information"] in (NOTHING, LITTLE) and f["round_repeats"] >= repeats
+    return f["information"] != NOT_JUDGED and f["round_repeats"] >= repeats
 
 
 def loop_suspected(f, rule):
@@ -179,9 +183,9 @@ def evaluate_rules(features, policy):
     return sorted(candidates), sum(1 << RULES.index(i) for i in fired)
 
 
-def advice_of(action, fired, features, policy):
+def advice_of(action, fired, policy):
     """The advice of a decision: its action and the lowest rule that fired and has it."""
     if action == CONTINUE:
         return None
     names = [name for bit, name in enumerate(RULES) if fired >> bit & 1]
-    return action, next(i for i in names if action in actions_of(i, features, policy))
+    return action, next((i for i in names if action in policy["rules"][i]["mask"]), None)
