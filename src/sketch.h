@@ -12,7 +12,9 @@
 enum {
     SKETCH_NUMBERS = 16,
     SKETCH_LEAST = 16,      /* characters from which a text can be told */
-    SKETCH_MOST = 256       /* characters that are looked at */
+    SKETCH_MOST = 256,      /* normalised characters that are looked at, */
+    SKETCH_FIRST = 1024,    /* and characters that these are taken from */
+    SKETCH_BLOCK = 16       /* characters that are normalised at once, if they are plain */
 };
 
 static const uint16_t SKETCH_FACTORS[SKETCH_NUMBERS] = {
@@ -31,6 +33,33 @@ CELLIUM_INLINE uint16_t gram_hash(uint64_t gram)
 CELLIUM_INLINE uint64_t next_gram(uint64_t gram, uint32_t character)
 {
     return gram >> 21 | (uint64_t)character << 42;
+}
+
+/* Of the next SKETCH_BLOCK characters of one byte each, those before the first one that is neither
+ * an ASCII letter nor a blank between two words go to `out`, in lower case; their number is
+ * returned. Behind them, `out` is written to as well. */
+CELLIUM_INLINE int take_plain(const uint8_t *text, int after_blank, uint32_t *out)
+{
+#if defined(__SSE2__)
+    const __m128i chars = _mm_loadu_si128((const __m128i *)text), zero = _mm_setzero_si128();
+    const __m128i lower = _mm_or_si128(chars, _mm_set1_epi8(0x20));
+    const __m128i letters = _mm_and_si128(
+        _mm_cmpgt_epi8(lower, _mm_set1_epi8('a' - 1)),
+        _mm_cmpgt_epi8(_mm_set1_epi8('z' + 1), lower));
+    const uint32_t letter = (uint32_t)_mm_movemask_epi8(letters);
+    const uint32_t blank = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(chars, _mm_set1_epi8(' ')));
+    const uint32_t behind = letter << 1 | (uint32_t)!after_blank;
+    const __m128i low = _mm_unpacklo_epi8(lower, zero), high = _mm_unpackhi_epi8(lower, zero);
+    __m128i *to = (__m128i *)out;
+    _mm_storeu_si128(to, _mm_unpacklo_epi16(low, zero));
+    _mm_storeu_si128(to + 1, _mm_unpackhi_epi16(low, zero));
+    _mm_storeu_si128(to + 2, _mm_unpacklo_epi16(high, zero));
+    _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(high, zero));
+    return lowest_bit(~(letter | (blank & behind)));
+#else
+    (void)text, (void)after_blank, (void)out;
+    return 0;
+#endif
 }
 
 /* The sketch of normalised characters: 0 for too few of them, else not 0. Minima are compared as

@@ -51,7 +51,7 @@ FACTORS = (
 
 
 def normalised(text: str) -> str:
-    kept = "".join(map(normal, text))
+    kept = "".join(map(normal, text[:1024]))
     return re.sub("00+", "0", re.sub("  +", " ", kept)).lstrip(" ")[:256].rstrip(" ")
 
 

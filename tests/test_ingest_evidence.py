@@ -163,8 +163,11 @@ def test_only_the_beginning_of_a_long_text_is_looked_at():
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.text(max_size=60) | st.text("ab \n1٣.É", max_size=300) | st.text("文字abc ", min_size=16))
+@given(st.text(max_size=60) | st.text("ab \n1٣.É", max_size=300)
+    | st.text("aZz  [`{@é1", max_size=90) | st.text("文字abc ", min_size=16))
 @example("\ud800" * 40)
+@example("-" * 1_000 + "abcdefghijklmnopqrstuvwxyz")
+@example("-" * 1_010 + "abcdefghijklmnopqrstuvwxyz")
 @example("a\0" * 40)
 @example("\u0130" * 20 + "\U0001d7d8" * 20 + "\u00b2" * 20 + "ß" * 20)
 @example("x" * 16)
