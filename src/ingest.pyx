@@ -4,12 +4,16 @@
 Hashes are XXH3 (64 bits) of the texts that cellium_fast.stable_text makes.
 """
 
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from cpython.unicode cimport PyUnicode_AsUTF8String
+from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_DATA
 from libc.math cimport INFINITY, NAN, isnan
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 from records cimport (
     CALL_ACKNOWLEDGED, CALL_EMPTY, CALL_ERROR, CALL_TRANSIENT, EVENT_NONE, Round,
 )
@@ -36,6 +40,9 @@ from cellium_fast.stable_text import (
     encode,
     plain,
 )
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(str text)
 
 cdef enum:
     MAX_KNOWN = 10_000      # tools, and errors, that a packer knows again
@@ -83,7 +90,17 @@ cdef uint64_t hash_bytes(bytes text) except 0:
     return digest if digest != 0 else 1
 
 
+cdef bytes joined(bytes first, bytes last):
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(first)
+    cdef bytes both = PyBytes_FromStringAndSize(NULL, size + PyBytes_GET_SIZE(last))
+    memcpy(PyBytes_AS_STRING(both), PyBytes_AS_STRING(first), size)
+    memcpy(PyBytes_AS_STRING(both) + size, PyBytes_AS_STRING(last), PyBytes_GET_SIZE(last))
+    return both
+
+
 cdef bytes utf8(str text):
+    if PyUnicode_IS_ASCII(text):
+        return PyBytes_FromStringAndSize(<char*> PyUnicode_DATA(text), len(text))
     try:
         return PyUnicode_AsUTF8String(text)
     except UnicodeEncodeError:
@@ -98,7 +115,7 @@ cdef bytes quick_json(value):
     """`canonical(value)` if JSON says it in full, else None."""
     cdef bytes text
     try:
-        text = dumps(value, option=OPTIONS)
+        text = dumps(value, None, OPTIONS)      # by place: a keyword would take a dict a call
     except Exception:  # what JSON cannot express, or objects that fail when looked at
         return None
     return text if not holds_null(text) or is_json(value) else None
@@ -139,11 +156,11 @@ cdef int hash_arguments(bytes prefix, arguments, CallRecord* record) except -1:
         json = shape is None
     else:
         shape = text
-    record.signature = record.shape = hash_bytes(prefix + text)
+    record.signature = record.shape = hash_bytes(joined(prefix, text))
     if json:
         shape = hidden(text, &VOLATILE_KEYS, VOLATILE_NAMES)
     if shape is not text:
-        record.shape = hash_bytes(prefix + shape)
+        record.shape = hash_bytes(joined(prefix, shape))
     return 0
 
 
