@@ -13,7 +13,7 @@ from cellium_fast import result_words
 
 cdef enum:
     START = 3           # characters by which words are looked up
-    STARTS = 4096       # places of a table that knows all of these, and takes few others for one
+    STARTS = 4096       # places of a table that knows some words, and takes few others for one
 
 cdef Py_ssize_t TEXT = result_words.TRANSIENT_TEXT
 cdef Py_ssize_t SHORT = result_words.SHORT
@@ -82,9 +82,10 @@ def is_transient(str text not None):
     cdef int kind = PyUnicode_KIND(part)
     cdef void* data = PyUnicode_DATA(part)
     cdef Py_ssize_t place
-    cdef uint32_t char, second, third, before = 0
+    cdef uint32_t char, third, before = 0
+    cdef uint32_t second = PyUnicode_READ(kind, data, 0) if part else 0
     for place in range(len(part) - START + 1):
-        char = PyUnicode_READ(kind, data, place)
+        char = second
         second = PyUnicode_READ(kind, data, place + 1)
         if is_start(before, char, second):
             third = PyUnicode_READ(kind, data, place + 2)
@@ -103,8 +104,50 @@ cdef bint begins_with_code(str text) except -1:
 
 
 # --- Acknowledgements -----------------------------------------------------------------------------
+cdef inline uint32_t longer(uint32_t hash, uint32_t char) noexcept:
+    return hash * 33 ^ char
+
+
+cdef void know_done() noexcept:
+    cdef uint32_t hash
+    for word in DONE:
+        hash = 0
+        for char in word:
+            hash = longer(hash, ord(char))
+        KNOWN_DONE[hash % STARTS] = 1
+
+
+cdef uint8_t[STARTS] KNOWN_DONE
+know_done()
+
+
+cdef bint may_say_done(str text) noexcept:
+    # Whether one of the words may be of those; True if there are other than ASCII characters.
+    cdef int kind = PyUnicode_KIND(text)
+    cdef void* data = PyUnicode_DATA(text)
+    cdef Py_ssize_t place
+    cdef uint32_t char, hash = 0
+    for place in range(len(text)):
+        char = PyUnicode_READ(kind, data, place)
+        if char >= 128:
+            return True
+        if is_word(char):
+            hash = longer(hash, lower(char))
+            continue
+        if KNOWN_DONE[hash % STARTS]:
+            return True
+        hash = 0
+    return KNOWN_DONE[hash % STARTS]
+
+
 def is_acknowledgement(str text not None):
     """Whether a result's text says that something was done, shortly, and nothing else."""
+    if not may_say_done(text):
+        return False
+    return acknowledges(text)
+
+
+cdef bint acknowledges(str text) except -1:
     cdef str line
     cdef Py_ssize_t names = 0, numbers = 0
     cdef bint done = False, json
@@ -119,10 +162,7 @@ def is_acknowledgement(str text not None):
         line = re.sub(result_words.SILENCE, "", line)
     if json:
         line = re.sub(r"[{}\":,_]", " ", line)
-    words = line.split()
-    if line.isascii() and DONE.isdisjoint([word.strip(PUNCTUATION) for word in words]):
-        return False
-    for word in words:
+    for word in line.split():
         word = word.strip(PUNCTUATION)
         if word in DONE:
             done = True
