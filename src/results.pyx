@@ -22,6 +22,7 @@ cdef Py_ssize_t NUMBERS = result_words.NUMBERS
 cdef frozenset DONE = result_words.DONE
 cdef frozenset BESIDE = result_words.BESIDE
 cdef frozenset NOT_DONE = result_words.NOT_DONE
+cdef dict JSON_MARKS = str.maketrans('{}":,_', " " * 6)
 cdef str PUNCTUATION = " .,;:!'\"`()[]{}<>*-\u2013\u2014\u2026\u3002\uff01\uff0c\u2705\u2713\u2714"
 
 
@@ -161,7 +162,7 @@ cdef bint acknowledges(str text) except -1:
     if "output" in line:
         line = re.sub(result_words.SILENCE, "", line)
     if json:
-        line = re.sub(r"[{}\":,_]", " ", line)
+        line = line.translate(JSON_MARKS)
     for word in line.split():
         word = word.strip(PUNCTUATION)
         if word in DONE:

@@ -364,10 +364,12 @@ def columns(**changed: object) -> RoundBatch:
         "call_offsets": np.array([0, 2, 2, 3]),
         "call_tool": np.array([1, 2, 3], U64),
         "call_signature": np.array([1, 2, 3], U64),
+        "call_shape": np.array([1, 2, 3], U64),
         "call_result": np.array([1, 2, 3], U64),
         "call_flags": np.array([0, 1, 2], np.uint8),
         "call_size": np.array([1, 2, 3], np.uint32),
         "text": np.array([0, 1, 2], U64),
+        "text_sketch": np.array([0, 1, 2], U64),
         "context_tokens": np.array([-1, 0, 5]),
         "context_limit": np.array([-1, 0, 500]),
         "progress": np.array([np.nan, 0, 1], np.float32),
@@ -379,9 +381,9 @@ def columns(**changed: object) -> RoundBatch:
 
 
 DTYPES = {
-    "call_offsets": I64, "call_tool": U64, "call_signature": U64, "call_result": U64,
-    "call_flags": np.uint8, "call_size": np.uint32, "text": U64, "context_tokens": I64,
-    "context_limit": I64, "progress": np.float32, "reward": np.float32, "success": np.int8,
+    "call_offsets": I64, "call_tool": U64, "call_signature": U64, "call_shape": U64,
+    "call_result": U64, "call_flags": np.uint8, "call_size": np.uint32, "text": U64,
+    "text_sketch": U64, "context_tokens": I64, "context_limit": I64, "progress": np.float32, "reward": np.float32, "success": np.int8,
     "event": np.uint8,
 }
 
