@@ -383,8 +383,8 @@ def columns(**changed: object) -> RoundBatch:
 DTYPES = {
     "call_offsets": I64, "call_tool": U64, "call_signature": U64, "call_shape": U64,
     "call_result": U64, "call_flags": np.uint8, "call_size": np.uint32, "text": U64,
-    "text_sketch": U64, "context_tokens": I64, "context_limit": I64, "progress": np.float32, "reward": np.float32, "success": np.int8,
-    "event": np.uint8,
+    "text_sketch": U64, "context_tokens": I64, "context_limit": I64, "progress": np.float32,
+    "reward": np.float32, "success": np.int8, "event": np.uint8,
 }
 
 
