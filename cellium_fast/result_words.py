@@ -75,7 +75,7 @@ TRANSIENT = {
     "code": _CODE_OF,
 }
 # A code at the very beginning, unless it counts something.
-TRANSIENT_START = rf"\W*{_CODE}(?=\s*(?:\Z|[^\s\w]|\n))"
+TRANSIENT_START = rf"[ \t\r\n(\[{{<#:'\"*]*{_CODE}(?=\s*(?:\Z|[^\s\w]|\n))"
 
 # A short acknowledgement consists of these words, at least one of them of the first kind, and of
 # few others, which name what was worked on.

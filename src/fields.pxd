@@ -60,7 +60,8 @@ cdef inline bint may_hold_keys(bytes text, const Keys* keys, frozenset names):
         colon = <const char*> memchr(colon, 58, end - colon)
         if colon == NULL:
             return False
-        if colon - first > 2 and (colon - 1)[0] == 34:     # the closing quote
+        # A closing quote before it, and none within a text.
+        if colon - first > 2 and (colon - 1)[0] == 34 and (colon - 2)[0] != 92:
             start = colon - 1
             while start > first and (start - 1)[0] != 34 and colon - start <= LONGEST_KEY:
                 start -= 1

@@ -244,6 +244,8 @@ PHRASES = st.lists(st.sampled_from([
 
 @settings(max_examples=500, deadline=None)
 @given(PHRASES | st.text(max_size=40))
+@example("-503")
+@example(" \t([{<#:'\"*503")
 def test_any_error_is_as_transient_as_the_reference_says(text):
     assert is_transient(text) == reference.is_transient(text)
 
