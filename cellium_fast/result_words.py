@@ -123,7 +123,7 @@ NOT_DONE_PARTS = tuple(_words("""
 """))
 # Left out first: silence, where something says that it was a success.
 SILENCE = (
-    r"\(?(?:and )?(?:did not produce any|produced no|with no|without any|without|no) output\)?"
+    r"\(?\b(?:and )?(?:did not produce any|produced no|with no|without any|without|no) output\b\)?"
 )
 SHORT = 120         # characters of an acknowledgement at most
 NAMES = 2           # words beside those above that it may have; in JSON, none
