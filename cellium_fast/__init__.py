@@ -18,7 +18,8 @@ if PathFinder.find_spec(f"{__name__}._records", __path__) is None:
     )
 
 from cellium_fast.action import Action
-from cellium_fast.decision import Cause, Decision, Decisions
+from cellium_fast.cause import Cause, Evidence, StopCause
+from cellium_fast.decision import Decision, Decisions
 from cellium_fast.errors import (
     CelliumError,
     InputError,
@@ -48,6 +49,7 @@ __all__ = [
     "CelliumError",
     "Decision",
     "Decisions",
+    "Evidence",
     "Fleet",
     "HardConstraintRenderer",
     "InputError",
@@ -60,6 +62,7 @@ __all__ = [
     "RoundBatch",
     "Session",
     "SessionError",
+    "StopCause",
     "ToolCall",
     "UnknownNameError",
     "__version__",

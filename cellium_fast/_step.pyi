@@ -36,6 +36,26 @@ class FeatureRecord(NamedTuple):
     cycle: int
     output_repeats: int
     failures_in_row: int
+    information: int
+    own_limit: int
+    no_information: int
+    little_information: int
+    round_repeats: int
+    call_repeats: int
+    result_repeats: int
+    recent_failures: int
+    error_repeats: int
+    transient_rounds: int
+    text_repeats: int
+    idle_rounds: int
+    blank_rounds: int
+    unheeded_redirects: int
+    exhausted_rounds: int
+    compress_wait: int
+    compress_tries: int
+    slight: bool
+    compress_ready: bool
+    compression_failed: bool
     context_known: bool
     plateau: bool
     making_progress: bool
@@ -51,6 +71,8 @@ class DecisionRecord:
     def tiebreak(self) -> bool: ...
     @property
     def reward(self) -> float: ...
+    @property
+    def advice_age(self) -> int: ...
     @property
     def context_ratio(self) -> float: ...
     @property

@@ -6,51 +6,30 @@ import math
 import operator
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _records, _rules, _step
+from cellium_fast import _records, _step
 from cellium_fast.action import Action, actions_in
+from cellium_fast.cause import (
+    STOPS,
+    Cause,
+    Evidence,
+    StopCause,
+    cause_of,
+    detecting,
+    evidence_of,
+    kind_of,
+    rules_in,
+    ruling,
+)
 from cellium_fast.errors import MissingColumnError
 
 if TYPE_CHECKING:
     from cellium_fast.names import Names
-    from cellium_fast.policy import Policy, Rule
-
-
-class Cause(StrEnum):
-    """Why an action other than continue was chosen. None of them means success."""
-
-    NONE = "none"
-    LOOP = "loop"
-    STAGNATION = "stagnation"
-    FAILURES = "failures"
-    CONTEXT = "context"
-    OUTPUT_LOOP = "output_loop"
-    ROUND_LIMIT = "round_limit"
-
-
-# In the order of how much a rule explains: the first one that fired for the action is its cause.
-CAUSES = {
-    "output_loop": Cause.OUTPUT_LOOP,
-    "context_exhausted": Cause.CONTEXT,
-    "round_limit": Cause.ROUND_LIMIT,
-    "failure_wall": Cause.FAILURES,
-    "true_stagnation": Cause.STAGNATION,
-    "bad_cycle": Cause.LOOP,
-    "tool_cycle": Cause.LOOP,
-    "tool_repetition": Cause.LOOP,
-    "context_critical": Cause.CONTEXT,
-    "context_high": Cause.CONTEXT,
-    "failure_chain": Cause.FAILURES,
-    "prolonged_stagnation": Cause.STAGNATION,
-    "moderate_stagnation": Cause.STAGNATION,
-    "mild_stagnation": Cause.STAGNATION,
-    "slow_progress": Cause.STAGNATION,
-}
+    from cellium_fast.policy import Policy
 
 
 ACTIONS = tuple(Action)     # by code
@@ -139,15 +118,59 @@ class Decision(_step.DecisionBase):
 
     @property
     def cause(self) -> Cause:
-        """Why this action, for machines."""
+        """Why this action, for machines: the kind of the rule behind it."""
         return cause_of(
             self._record.action, self._record.rules, self._setting.policy,
             self._record.context_ratio,
         )
 
     @property
+    def stop_cause(self) -> StopCause | None:
+        """What ended the session; None unless the action is terminate.
+
+        It says nothing about success. Where redirects were ignored, it is what they were for.
+        """
+        if self.action != Action.TERMINATE:
+            return None
+        return STOPS[kind_of(self._detecting(self._ruling()))]
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What the rule behind the action saw: tool, count, rounds, error. None for continue.
+
+        `explain` says the same, and what every other rule saw, in words.
+
+        >>> from cellium_fast import Fleet, Round, ToolCall
+        >>> session = Fleet(seed=7).session("ticket")
+        >>> for _ in range(4):
+        ...     decision = session.step(Round([ToolCall("run", "make", "24 tests ran, all well")]))
+        >>> decision.evidence.rule, decision.evidence.tool, decision.evidence.count
+        ('repeated_round', 'run', 4)
+        """
+        rule = self._detecting(self._ruling())
+        return None if rule is None else evidence_of(rule, self.features, self._setting.names)
+
+    def _ruling(self) -> str | None:
+        record = self._record
+        return ruling(record.action, record.rules, self._setting.policy, record.context_ratio)
+
+    def _detecting(self, rule: str | None) -> str | None:
+        features = self.features
+        return detecting(
+            rule, self._record.rules, self._setting.policy, lambda name: getattr(features, name)
+        )
+
+    @property
+    def advice_age(self) -> int:
+        """For how many decisions in a row before this one it was the same advice, up to 255."""
+        return self._record.advice_age
+
+    @property
     def prompt(self) -> str:
-        """The constraint for the system prompt; empty while all is well."""
+        """The constraint for the system prompt; empty while all is well.
+
+        Unchanged advice is given once in `repeat_interval` rounds, and is empty in between.
+        """
         from cellium_fast.render import HardConstraintRenderer
 
         return HardConstraintRenderer().render(self)
@@ -198,6 +221,8 @@ class Decisions:
         (N,) bool, several candidates.
     reward
         (N,) float32 in [0, 1], of this round as the outcome of the previous decision.
+    advice_age
+        (N,) uint8, for how many decisions in a row before this one it was the same advice.
     features
         (N,) structured, the fields of `docs/semantics.md`.
     setting_rows
@@ -215,6 +240,7 @@ class Decisions:
     rules: NDArray[np.uint32]
     tiebreak: NDArray[np.bool_]
     reward: NDArray[np.float32]
+    advice_age: NDArray[np.uint8]
     features: NDArray[Any]
     draws: NDArray[np.float64]
     bias: NDArray[np.float64]
@@ -260,6 +286,11 @@ class Decisions:
         """(N, 5) draws plus bias."""
         return self.draws + self.bias
 
+    @property
+    def settings(self) -> Sequence[Setting]:
+        """Policies and names that `setting_rows` points to."""
+        return self._settings
+
     def setting(self, index: int) -> Setting:
         """Policy and names behind one decision."""
         return self._settings[int(self.setting_rows[index])]
@@ -288,35 +319,6 @@ class Decisions:
         counts = np.bincount(self.action, minlength=len(Action))
         mix = ", ".join(f"{action} {counts[action]}" for action in Action if counts[action])
         return f"<Decisions of {len(self)}: {mix}>"
-
-
-def rules_in(mask: int) -> tuple[str, ...]:
-    """Ids of the rules of a mask, in the order of their bits.
-
-    >>> rules_in(0b1000000001)
-    ('output_loop', 'prolonged_stagnation')
-    """
-    return tuple(name for bit, name in enumerate(_rules.RULES) if mask >> bit & 1)
-
-
-def cause_of(action: int, rules: int, policy: Policy, context_ratio: float) -> Cause:
-    """The cause of an action, from the rules that fired."""
-    if action == Action.CONTINUE:
-        return Cause.NONE
-    fired = set(rules_in(rules))
-    giving = [
-        name for name in CAUSES
-        if name in fired and action in _given_by(getattr(policy.rules, name), context_ratio)
-    ]
-    # A rule that stands alone has overruled the others.
-    giving.sort(key=lambda name: not getattr(getattr(policy.rules, name), "alone", False))
-    return CAUSES[giving[0]] if giving else Cause.NONE
-
-
-def _given_by(rule: Rule, context_ratio: float) -> tuple[Action, ...]:
-    compress_from = getattr(rule, "compress_from", None)
-    full = compress_from is not None and context_ratio >= compress_from
-    return (*rule.actions, Action.COMPRESS) if full else rule.actions
 
 
 def _numbers(by_code: list[float]) -> dict[Action, float]:

@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cellium_fast import _records, _rules
+from cellium_fast import _records
 from cellium_fast.action import Action
-from cellium_fast.decision import Cause, Decision, Setting
+from cellium_fast.cause import Cause, detecting, is_forcing
+from cellium_fast.decision import Decision, Setting
 
 if TYPE_CHECKING:
     from cellium_fast import _step
@@ -22,13 +23,20 @@ ERROR_LENGTH = 80
 REASONS = {
     Cause.NONE: "a rule of your own policy",
     Cause.LOOP: "calls repeat",
+    Cause.NO_INFORMATION: "nothing new comes back",
     Cause.STAGNATION: "no progress",
     Cause.FAILURES: "repeated failures",
+    Cause.TRANSIENT: "failures that may pass",
     Cause.CONTEXT: "the context is nearly full",
+    Cause.COMPRESSION: "summaries no longer help",
     Cause.OUTPUT_LOOP: "the same answer text again and again",
+    Cause.IDLE: "no tool is called",
     Cause.ROUND_LIMIT: "the round limit is reached",
+    Cause.LOOP_SUSPECTED: "first signs of a loop",
+    Cause.IGNORED: "redirects were ignored",
 }
 ASCII_BRACKETS = str.maketrans("[]{}", "()()")
+QUOTATION_MARKS = str.maketrans("“”„‟\"", "'''''")
 
 
 def safe_text(text: str, length: int) -> str:
@@ -85,7 +93,18 @@ def times(count: int) -> str:
     >>> times(4), times(10)
     ('4 times', '10 or more times')
     """
-    return f"{count} or more times" if count >= _records.RUN_WINDOW else f"{count} times"
+    if count >= _records.RUN_WINDOW:
+        return f"{count} or more times"
+    return counted(count, "time")
+
+
+def quoted_error(text: str) -> str:
+    """An error from outside, safe, shortened, and plainly a quotation.
+
+    >>> quoted_error("no such file:\\n[x]")
+    '“no such file: (x)”'
+    """
+    return f"“{safe_text(text, ERROR_LENGTH).translate(QUOTATION_MARKS)}”"
 
 
 def whole_percent(fraction: Any) -> Any:
@@ -98,7 +117,7 @@ def whole_percent(fraction: Any) -> Any:
 
 
 def cycle_tools(features: _step.FeatureRecord) -> tuple[int, ...]:
-    """Hashes of the tools of a cycle in the order of their calls; none without a cycle."""
+    """Hashes of a cycle's tools, its last three at most, in the order of their calls."""
     return tuple(reversed(features.recent_tools[: features.cycle]))
 
 
@@ -136,11 +155,15 @@ def evidence(decision: Decision) -> dict[str, str]:
     --------
     >>> from cellium_fast import Fleet, Round
     >>> session = Fleet(seed=7).session("ticket", context_limit=100_000)
-    >>> evidence(session.step(Round(context_tokens=96_000)))["context_exhausted"]
+    >>> evidence(session.step(Round(context_tokens=96_000)))["context_critical"]
     'context 96 % full'
     """
     features = decision.features
-    return {rule: EVIDENCE[rule](features, decision.setting) for rule in decision.rules}
+    found = {rule: EVIDENCE[rule](features, decision.setting) for rule in decision.rules}
+    for rule in ("redirects_ignored", "loop_suspected"):
+        if rule in found:
+            found[rule] += _behind(rule, decision, features)
+    return found
 
 
 def _heading(decision: Decision, features: _step.FeatureRecord) -> str:
@@ -150,7 +173,7 @@ def _heading(decision: Decision, features: _step.FeatureRecord) -> str:
     return f"{when}: {decision.action} (cause: {decision.cause}, {REASONS[decision.cause]})"
 
 
-def _features(features: _step.FeatureRecord) -> tuple[str, str]:
+def _features(features: _step.FeatureRecord) -> tuple[str, ...]:
     saturation = f"{features.context_saturation:.2f}" if features.context_known else "unknown"
     return (
         f"  progress_score {features.progress_score:.2f}, "
@@ -158,12 +181,15 @@ def _features(features: _step.FeatureRecord) -> tuple[str, str]:
         f"stuck_iterations {features.stuck_iterations},",
         f"  context_saturation {saturation}, "
         f"repetition_score {features.repetition_score:.2f}, "
-        f"error_rate {features.error_rate:.2f}",
+        f"error_rate {features.error_rate:.2f},",
+        f"  no_information {features.no_information}, "
+        f"round_repeats {features.round_repeats}, "
+        f"unheeded_redirects {features.unheeded_redirects}",
     )
 
 
 def _choice(decision: Decision) -> list[str]:
-    forcing = [rule for rule in decision.rules if rule in FORCING]
+    forcing = [rule for rule in decision.rules if is_forcing(rule)]
     if forcing:
         return [f"Forced by {forcing[0]}: {decision.action}"]
     if not decision.tiebreak:
@@ -182,11 +208,6 @@ def _choice(decision: Decision) -> list[str]:
         for action, draw in decision.draws.items()
     ]
     return [f"Candidates: {names}", *lines, f"Highest score: {decision.action}"]
-
-
-FORCING = frozenset(
-    name for bit, name in enumerate(_rules.RULES) if _rules.FORCING >> bit & 1
-)
 
 
 def _output_repeats(features: _step.FeatureRecord, setting: Setting) -> str:
@@ -209,9 +230,7 @@ def _failures(features: _step.FeatureRecord, setting: Setting) -> str:
     count = features.failures_in_row
     more = "+" if count >= _records.RUN_WINDOW else ""
     failures = "failure" if count == 1 else "failures"
-    error = setting.names.error(features.error_result)
-    newest = f": {safe_text(error, ERROR_LENGTH)}" if error else ""
-    return f"{count}{more} {failures} in a row{newest}"
+    return f"{count}{more} {failures} in a row{_error(features, setting)}"
 
 
 def _failure_wall(features: _step.FeatureRecord, setting: Setting) -> str:
@@ -227,7 +246,8 @@ def _cycle(features: _step.FeatureRecord, setting: Setting) -> str:
     if features.run_length >= 2 * features.cycle:
         return _run(features, setting)
     names = [_tool(mixed, setting) for mixed in cycle_tools(features)]
-    return f"calls alternate: {', '.join(names)}"
+    more = ", ..." if features.cycle > len(names) else ""
+    return f"calls alternate: {', '.join(names)}{more}"
 
 
 def _bad_cycle(features: _step.FeatureRecord, setting: Setting) -> str:
@@ -253,13 +273,104 @@ def _progressing(features: _step.FeatureRecord, setting: Setting) -> str:
     return f"progress score {features.progress_score:.2f}, {_stuck(features, setting)}"
 
 
+def _exhausted(features: _step.FeatureRecord, setting: Setting) -> str:
+    rounds = features.exhausted_rounds
+    return _context(features, setting) + (f", {rounds} rounds in a row" if rounds > 1 else "")
+
+
+def _ignored(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"{counted(features.unheeded_redirects, 'redirect')} ignored"
+
+
+def _compression(features: _step.FeatureRecord, setting: Setting) -> str:
+    tries = counted(features.compress_tries, "time")
+    return f"{_context(features, setting)}, compressed {tries} without help"
+
+
+def _transient(features: _step.FeatureRecord, setting: Setting) -> str:
+    rounds = counted(features.transient_rounds, "round")
+    return f"{rounds} failed in a way that may pass{_error(features, setting)}"
+
+
+def _same_round(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"same round {features.round_repeats} times in a row: {_newest(features, setting)}"
+
+
+def _same_call(features: _step.FeatureRecord, setting: Setting) -> str:
+    return (
+        f"same call and result {features.call_repeats} times: {_newest(features, setting)}, "
+        f"{_without_news(features)}"
+    )
+
+
+def _same_result(features: _step.FeatureRecord, setting: Setting) -> str:
+    return (
+        f"same result {features.result_repeats} times: {_newest(features, setting)}, "
+        f"{_without_news(features)}"
+    )
+
+
+def _same_error(features: _step.FeatureRecord, setting: Setting) -> str:
+    rounds = counted(features.error_repeats, "round")
+    return f"same error in {rounds}: {_newest(features, setting)}{_error(features, setting)}"
+
+
+def _no_information(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"{_without_news(features)}: {_newest(features, setting)}"
+
+
+def _little_information(features: _step.FeatureRecord, setting: Setting) -> str:
+    rounds = counted(features.little_information, "round")
+    return f"{rounds} with little news or none: {_newest(features, setting)}"
+
+
+def _mostly_failing(features: _step.FeatureRecord, setting: Setting) -> str:
+    failures = f"{features.recent_failures} of the last {_records.WINDOW} calls failed"
+    return f"{failures}, {_without_news(features)}{_error(features, setting)}"
+
+
+def _same_text(features: _step.FeatureRecord, setting: Setting) -> str:
+    return f"nearly the same text {counted(features.text_repeats, 'time')}"
+
+
+def _idle(features: _step.FeatureRecord, setting: Setting) -> str:
+    blank = f", {features.blank_rounds} without a text" if features.blank_rounds else ""
+    return f"{counted(features.idle_rounds, 'round')} without a tool call{blank}"
+
+
+def _suspected(features: _step.FeatureRecord, setting: Setting) -> str:
+    return "first signs"
+
+
+def _behind(rule: str, decision: Decision, features: _step.FeatureRecord) -> str:
+    """What a rule that only draws a conclusion rests on."""
+    setting = decision.setting
+    behind = detecting(
+        rule, decision._record.rules, setting.policy, lambda name: getattr(features, name)
+    )
+    return "" if behind in (None, rule) else f"; {EVIDENCE[behind](features, setting)}"
+
+
+def _without_news(features: _step.FeatureRecord) -> str:
+    return f"{counted(features.no_information, 'round')} without news"
+
+
+def _newest(features: _step.FeatureRecord, setting: Setting) -> str:
+    return _tool(features.recent_tools[0], setting)
+
+
+def _error(features: _step.FeatureRecord, setting: Setting) -> str:
+    error = setting.names.error(features.error_result)
+    return f": {safe_text(error, ERROR_LENGTH)}" if error else ""
+
+
 def _tool(mixed: int, setting: Setting) -> str:
     return safe_text(setting.names.tool(mixed), NAME_LENGTH)
 
 
 EVIDENCE: dict[str, Callable[[_step.FeatureRecord, Setting], str]] = {
     "output_loop": _output_repeats,
-    "context_exhausted": _context,
+    "context_exhausted": _exhausted,
     "round_limit": _round_limit,
     "failure_wall": _failure_wall,
     "true_stagnation": _stuck_and_trend,
@@ -274,4 +385,18 @@ EVIDENCE: dict[str, Callable[[_step.FeatureRecord, Setting], str]] = {
     "moderate_stagnation": _stuck_in_context,
     "slow_progress": _slow_progress,
     "progressing": _progressing,
+    "redirects_ignored": _ignored,
+    "compression_failed": _compression,
+    "transient_failure": _transient,
+    "transient_persists": _transient,
+    "repeated_round": _same_round,
+    "repeated_call": _same_call,
+    "repeated_result": _same_result,
+    "repeated_error": _same_error,
+    "no_information": _no_information,
+    "little_information": _little_information,
+    "mostly_failing": _mostly_failing,
+    "repeated_text": _same_text,
+    "idle": _idle,
+    "loop_suspected": _suspected,
 }

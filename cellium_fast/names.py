@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cellium_fast import _records
 
 
@@ -44,6 +47,11 @@ class Names:
     def error(self, mixed: int) -> str | None:
         """The shortened error text, if it was seen."""
         return self._errors.get(mixed)
+
+    def errors_known(self, mixed: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Of which of these hashes the error text was seen."""
+        # A list at once: others may learn meanwhile.
+        return np.isin(mixed, np.array(list(self._errors), np.uint32))
 
     def _add(self, table: dict[int, str], more: Mapping[int, str]) -> None:
         for digest, text in more.items():

@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cellium_fast import _records
 from cellium_fast.action import Action, mask_of
-from cellium_fast.decision import rules_in
+from cellium_fast.cause import rules_in
 from cellium_fast.fleet import Fleet
 from cellium_fast.lockstep import DecidedRows, Driver, Group
 from cellium_fast.policy import Policy

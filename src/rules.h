@@ -42,7 +42,8 @@ CELLIUM_INLINE void fire_limits(
     uint32_t compresses = p->action_rules[COMPRESS] >> CONTEXT_CRITICAL & 1;
     for (int i = first; i < end; i++) {
         uint32_t known = f->context_known[i], ready = f->compress_ready[i];
-        uint32_t loud = (f->information[i] != NEWS) | (p->output_loop_idle_only == 0);
+        uint32_t idle = (f->information[i] != NEWS) & (f->own_limit[i] == 0);
+        uint32_t loud = idle | (p->output_loop_idle_only == 0);
         double ratio = f->context_ratio[i];
         fired[i] = (loud & (f->output_repeats[i] >= p->output_loop_repeats)) << OUTPUT_LOOP
             | reaches(f->exhausted_rounds[i], p->context_exhausted_rounds) << CONTEXT_EXHAUSTED
@@ -53,7 +54,7 @@ CELLIUM_INLINE void fire_limits(
             | f->compression_failed[i] << COMPRESSION_FAILED
             | (reaches(f->idle_rounds[i], p->idle_rounds)
                | reaches(f->blank_rounds[i], p->idle_blank)) << IDLE
-            | ((f->information[i] != NEWS) & reaches(f->text_repeats[i], p->repeated_text_texts))
+            | (idle & reaches(f->text_repeats[i], p->repeated_text_texts))
                 << REPEATED_TEXT;
     }
 }
@@ -147,12 +148,13 @@ CELLIUM_INLINE void suspect(
     for (int i = first; i < end; i++) {
         uint32_t nothing = f->information[i] == NOTHING;
         uint32_t old = nothing | (f->information[i] == LITTLE);
+        uint32_t idle = (f->information[i] != NEWS) & (f->own_limit[i] == 0);
         uint32_t again = reaches(f->round_repeats[i], p->loop_suspected_rounds)
             | reaches(f->error_repeats[i], p->loop_suspected_errors)
             | reaches(f->failures_in_row[i], p->loop_suspected_failures);
         uint32_t signs = (nothing & again)
             | (old & reaches(f->no_information[i], p->loop_suspected_no_information))
-            | ((f->information[i] != NEWS) & reaches(f->text_repeats[i], p->loop_suspected_texts))
+            | (idle & reaches(f->text_repeats[i], p->loop_suspected_texts))
             | reaches(f->idle_rounds[i], p->loop_suspected_idle)
             | reaches(f->blank_rounds[i], p->loop_suspected_blank);
         fired[i] |= signs << LOOP_SUSPECTED;

@@ -12,7 +12,7 @@ from reference_rules import compress_is_ready
 from rule_tables import BROUGHT, CYCLE, EDGES, EFFECTS, FALLS, NEAR
 
 from cellium_fast import Decisions, Policy, PolicyError, _records, _rules
-from cellium_fast.decision import CAUSES, rules_in
+from cellium_fast.cause import CAUSES, rules_in
 from cellium_fast.explain import EVIDENCE
 
 CONTINUE, RETRY, REDIRECT, COMPRESS, TERMINATE = range(5)
