@@ -26,15 +26,22 @@ def named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Pol
         raise InputError(f"policies: wanted policies by name, at least one, got {shown(policies)}")
     named = {}
     for name, policy in policies.items():
-        if isinstance(policy, str):
-            policy = Policy.preset(policy)
-        if not isinstance(name, str) or not isinstance(policy, Policy):
+        if not isinstance(name, str) or not isinstance(policy, Policy | str):
             raise InputError(
                 f"policies: wanted names with a Policy or a preset's name, got {shown(name)}: "
                 f"{shown(policy)}"
             )
-        named[name] = policy.model_copy()    # checked again: pydantic can be told not to
+        named[name] = given_policy(policy)
     return named
+
+
+def given_policy(policy: Policy | str) -> Policy:
+    """A policy, or the preset of that name."""
+    if isinstance(policy, str):
+        policy = Policy.preset(policy)
+    if not isinstance(policy, Policy):
+        raise InputError(f"policy: wanted a Policy or a preset's name, got {shown(policy)}")
+    return policy.model_copy()      # checked again: pydantic can be told not to
 
 
 def named_pools(
@@ -113,8 +120,11 @@ def given_names(argument: str, names: Any) -> tuple[str, ...]:
 
 def row_of(kind: str, name: str | None, table: Mapping[str, object]) -> int:
     """Place of a name in a table; the first one for None."""
-    if name is None:
-        return 0
+    return 0 if name is None else place_of(kind, name, table)
+
+
+def place_of(kind: str, name: str, table: Mapping[str, object]) -> int:
+    """Place of a name in a table; UnknownNameError if it is not there."""
     names = list(table)
     if name not in names:
         raise UnknownNameError(kind, name, names)

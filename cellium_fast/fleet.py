@@ -53,7 +53,7 @@ class Fleet:
     >>> ids = fleet.open(3, context_limit=128_000)
     >>> decisions = fleet.step(ids, RoundBatch(context_tokens=np.array([10, 100_000, 127_000])))
     >>> [str(decision.action) for decision in decisions]
-    ['continue', 'compress', 'terminate']
+    ['continue', 'compress', 'compress']
     """
 
     def __init__(
@@ -322,6 +322,73 @@ class Fleet:
         with self._lock:
             self._memory.slots_of(checked)
 
+    # --- policies --------------------------------------------------------------------------------
+    def set_policy(self, name: str, policy: Policy | str) -> None:
+        """Replace a policy by other parameters, for all sessions under it, from their next round.
+
+        Decisions taken before explain themselves by the policy they were taken under. What
+        sessions and pools have learned stays. Pools keep their prior and decay, while a private
+        posterior decays by the new policy from now on. Where `n_step` changes, the decisions that
+        are not yet rewarded in full may be learned from once more, or not at all.
+
+        Parameters
+        ----------
+        name
+            Of one of the fleet's policies.
+        policy
+            What it shall be: a `Policy`, or the name of a preset.
+
+        Raises
+        ------
+        InputError, UnknownNameError
+            An argument does not make sense; nothing was changed.
+
+        Examples
+        --------
+        >>> from cellium_fast import Fleet, Policy
+        >>> fleet = Fleet()
+        >>> fleet.set_policy("default", Policy(tool_limits={"job_status": "poll"}))
+        >>> fleet.policies["default"].tool_limits
+        {'job_status': 'poll'}
+        """
+        row = arguments.place_of("policy", name, self._policies)
+        checked = arguments.given_policy(policy)
+        record = checked.record()[0]
+        with self._lock:
+            self._memory.policies[row] = record
+            self._policies[name] = checked
+            # A list of its own: earlier decisions hold on to theirs.
+            self._settings = [*self._settings]
+            self._settings[row] = Setting(checked, self._names)
+            for handle in list(self._handles.values()):
+                if self._row_of_policy(handle) == row:
+                    handle._use(checked)
+
+    def use_policy(self, ids: ArrayLike, name: str) -> None:
+        """Put sessions under another of the fleet's policies, from their next round.
+
+        What was seen, decided and learned so far stays, private posteriors included.
+
+        Parameters
+        ----------
+        ids
+            (N,) of open sessions, none twice.
+        name
+            Of one of the fleet's policies.
+
+        Raises
+        ------
+        SessionError, UnknownNameError
+            As in `step`; or there is no such policy. Nothing was changed.
+        """
+        row = arguments.place_of("policy", name, self._policies)
+        checked = arguments.session_ids(ids)
+        with self._lock:
+            slots = self._memory.slots_of(checked)
+            self._memory.use_policy(slots, row)
+            for _, handle in self._handles_of(checked, slots):
+                handle._use(self._policies[name])
+
     # --- looking ---------------------------------------------------------------------------------
     def __len__(self) -> int:
         """Open sessions."""
@@ -384,6 +451,12 @@ class Fleet:
         found = [(place, self._handles.get(int(ids[place])))
                  for place in self._memory.watched(slots)]
         return [(place, handle) for place, handle in found if handle is not None]
+
+    def _row_of_policy(self, handle: Session) -> int:
+        """Row of an open session's policy; -1 of a closed one."""
+        if not self._memory.is_open(handle.id):
+            return -1
+        return int(self._memory.sessions["policy"][_step.slot_of(handle.id)])
 
     def _is_open(self, session_id: int) -> bool:
         with self._lock:

@@ -66,6 +66,10 @@ class Memory:
         batch.set_input(slots=slots, **(columns or {}))
         return batch
 
+    def use_policy(self, slots: Slots, row: int) -> None:
+        """Put the sessions in these slots under the policy of this row."""
+        self.sessions["policy"][slots] = row
+
     def take_slots(self, count: int) -> Slots:
         """Slots for new sessions: the free ones first, the last freed before all."""
         again = min(count, self._free_count)

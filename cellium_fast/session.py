@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -10,6 +11,7 @@ from cellium_fast.decision import Decision, Setting
 
 if TYPE_CHECKING:
     from cellium_fast.fleet import Fleet
+    from cellium_fast.policy import Policy
 
 
 class Session(_step.Handle):
@@ -57,6 +59,10 @@ class Session(_step.Handle):
         """The context was compacted, see `Fleet.compacted`."""
         self._fleet.compacted([self._id])
 
+    def use_policy(self, name: str) -> None:
+        """Go on under another of the fleet's policies, see `Fleet.use_policy`."""
+        self._fleet.use_policy([self._id], name)
+
     def close(self, success: bool | None = None) -> None:
         """Close the session, with its outcome if you know it; raises SessionError if closed."""
         self._fleet.close([self._id], None if success is None else [success])
@@ -88,11 +94,14 @@ class Session(_step.Handle):
         # The fleet, which holds its lock, decided for this session.
         self._decision = Decision(record, self._setting)
 
+    def _use(self, policy: Policy) -> None:
+        # The fleet, which holds its lock, put this session under it.
+        self._setting = replace(self._setting, policy=policy)
+
     def _note_tools(self, used: frozenset[str]) -> None:
-        before = self._setting
         self._unused -= used
-        self._setting = Setting(
-            before.policy, before.names, before.tools, before.used_tools | used
+        self._setting = replace(
+            self._setting, used_tools=self._setting.used_tools | used
         )
 
     def __copy__(self) -> Self:

@@ -181,6 +181,26 @@ def test_a_posterior_of_an_unknown_pool(fleet):
     refuses(fleet, UnknownNameError, ["pool", "'nope'"], fleet.posterior, "nope")
 
 
+def test_a_policy_that_cannot_be_replaced(fleet):
+    refuses(fleet, UnknownNameError, ["policy", "'x'", "'p', 'q'"], fleet.set_policy, "x", Policy())
+    refuses(fleet, UnknownNameError, ["policy", "None"], fleet.set_policy, None, Policy())
+    for bad in (None, 5, {"n_step": 2}, Policy):
+        refuses(fleet, InputError, ["policy: wanted a Policy or a preset's name"],
+                fleet.set_policy, "p", bad)
+    refuses(fleet, UnknownNameError, ["preset", "'celium'"], fleet.set_policy, "p", "celium")
+    wrong = Policy.model_construct(**{**dict(Policy()), "n_step": 99})
+    refuses(fleet, PolicyError, ["n_step"], fleet.set_policy, "p", wrong)
+
+
+def test_a_policy_that_cannot_be_used(fleet):
+    refuses(fleet, UnknownNameError, ["policy", "'x'", "'p', 'q'"], fleet.use_policy, [0], "x")
+    refuses(fleet, UnknownNameError, ["policy", "None"], fleet.use_policy, [0], None)
+    refuses(fleet, SessionError, ["ids[1]", "closed"], fleet.use_policy, [0, 3], "q")
+    refuses(fleet, SessionError, ["ids[1]", "twice"], fleet.use_policy, [0, 0], "q")
+    refuses(fleet, InputError, ["ids"], fleet.use_policy, ["0"], "q")
+    refuses(fleet, InputError, ["ids"], fleet.use_policy, 0, "q")
+
+
 @pytest.mark.parametrize("value", ["x", None, 1.5, 2**70, -1, 3, 99, [0]])
 def test_a_private_posterior_of_what_is_no_session(fleet, value):
     refuses(fleet, InputError, ["session"], fleet.private_posterior, value)

@@ -17,10 +17,17 @@ from cellium_fast import (
     SessionError,
     ToolCall,
 )
+from cellium_fast.bench.numpy_fleet import SIXTEEN_RULES
 
+# Under it many a decision is a tie, and one round in a full context ends a session.
+TYING = SIXTEEN_RULES
 FAILED = Round([ToolCall("a", {"q": 1}, "x", error=True)])
 FINE = Round([ToolCall("a", {"q": 2}, "found it")])
 LAST_ROUND = Round(context_tokens=99)   # of a context of 100: exhausted
+
+
+def tying(**how) -> Fleet:
+    return Fleet(policies={"tying": TYING}, **how)
 
 
 def batch_of(chance: np.random.Generator, count: int) -> RoundBatch:
@@ -117,7 +124,7 @@ def test_a_reused_slot_remembers_nothing():
 
 @pytest.mark.parametrize("steps", [[64, 100_000], [64, 65, 129, 1_000, 100_000]])
 def test_growing_changes_no_session_s_future(steps):
-    growing, still = Fleet(seed=9), Fleet(seed=9)
+    growing, still = tying(seed=9), tying(seed=9)
     ids = growing.open(steps[0], context_limit=100_000)
     still.open(steps[0], context_limit=100_000)
     chances = [np.random.default_rng(1), np.random.default_rng(1)]
@@ -169,7 +176,9 @@ def test_an_unknown_context_limit_fires_no_rule(limit):
 
 # --- policies and pools ---------------------------------------------------------------------------
 def test_the_first_policy_and_pool_are_the_default():
-    own = Policy(rules={"output_loop": {"actions": ["compress"], "repeats": 1}})
+    own = Policy(rules={
+        "output_loop": {"actions": ["compress"], "repeats": 1, "after_redirect": False},
+    })
     fleet = Fleet(policies={"own": own, "usual": "default"}, pools=["a", "b"])
     ids = np.concatenate([
         fleet.open(1), fleet.open(1, policy="own"), fleet.open(1, policy="usual", pool="b"),
@@ -217,7 +226,7 @@ def test_pools_may_have_a_posterior_of_their_own():
 
 
 def test_only_the_session_s_pool_learns():
-    fleet = Fleet(pools=["x", "y", "z"])
+    fleet = tying(pools=["x", "y", "z"])
     ids = fleet.open(2, pool="y")
     before = posterior(fleet, "x")
     for _ in range(12):
@@ -247,9 +256,104 @@ def test_a_change_of_the_caller_s_tables_does_not_reach_the_fleet():
     assert repr(fleet) == "<Fleet of 0 sessions, policies a, pools x>"
 
 
+# --- changing policies --------------------------------------------------------------------------
+AGAIN = Round([ToolCall("a", {"q": 1}, "one and the same long result")])
+OFF = Policy(loop_detection=False)
+
+
+def test_a_policy_is_replaced_for_all_sessions_under_it_from_their_next_round():
+    fleet = Fleet(seed=1, policies={"a": Policy(), "b": Policy()})
+    one, other = fleet.open(2), fleet.open(1, policy="b")
+    ids = np.concatenate([one, other])
+    for _ in range(4):
+        before = fleet.step(ids, [AGAIN] * 3)
+    assert before.action.tolist() == [Action.REDIRECT] * 3
+    explained = [decision.explain() for decision in before]
+    fleet.set_policy("a", OFF)
+    after = fleet.step(ids, [AGAIN] * 3)
+    assert (after.action == Action.REDIRECT).tolist() == [False, False, True]
+    assert fleet.policies == {"a": OFF, "b": Policy()}
+    assert [after.setting(place).policy for place in range(3)] == [OFF, OFF, Policy()]
+    # Decisions taken before are what they were.
+    assert [before.setting(place).policy for place in range(3)] == [Policy()] * 3
+    assert [decision.explain() for decision in before] == explained
+    fleet.set_policy("a", "default")
+    assert fleet.step(ids, [AGAIN] * 3).action[0] in (Action.REDIRECT, Action.TERMINATE)
+
+
+def test_sessions_move_to_another_policy():
+    fleet = Fleet(seed=1, policies={"a": Policy(), "b": OFF})
+    ids = fleet.open(3)
+    for _ in range(4):
+        before = fleet.step(ids, [AGAIN] * 3)
+    fleet.use_policy(ids[1:2], "b")
+    after = fleet.step(ids, [AGAIN] * 3)
+    assert (after.action == Action.REDIRECT).tolist() == [True, False, True]
+    assert [after.setting(place).policy for place in range(3)] == [Policy(), OFF, Policy()]
+    assert before.setting(1).policy == Policy()
+    fleet.use_policy(ids, "b")
+    assert (fleet.step(ids, [AGAIN] * 3).action != Action.REDIRECT).all()
+    fleet.use_policy([], "a")
+    assert fleet.step(fleet.open(1), [AGAIN]).setting(0).policy == Policy()
+
+
+def test_a_change_of_policy_goes_with_the_slot_only_while_its_session_is_open():
+    fleet = Fleet(policies={"a": Policy(), "b": OFF})
+    ids = fleet.open(1)
+    fleet.use_policy(ids, "b")
+    fleet.close(ids)
+    assert fleet.step(fleet.open(1), [FINE]).setting(0).policy == Policy()
+
+
+def test_a_change_of_policy_leaves_what_was_learned():
+    fleet = Fleet(seed=2, policies={"a": TYING, "b": TYING.replace(posterior={"alpha": 50.0})})
+    ids = fleet.open(2, private=True)
+    for _ in range(8):
+        fleet.step(ids, [FAILED] * 2)
+    kept = [fleet.private_posterior(int(one))["alpha"].tolist() for one in ids], posterior(fleet)
+    fleet.use_policy(ids[:1], "b")
+    fleet.set_policy("a", Policy(posterior={"alpha": 9.0}))
+    assert kept == (
+        [fleet.private_posterior(int(one))["alpha"].tolist() for one in ids], posterior(fleet)
+    )
+    assert fleet.private_posterior(int(fleet.open(1, private=True)[0]))["alpha"][0] == 9.0
+    assert fleet.pools["default"] == Posterior()
+
+
+def test_policies_change_while_other_threads_step():
+    fleet = Fleet(seed=2, policies={"a": Policy(), "b": OFF})
+    ids = fleet.open(500)
+    sessions = [fleet.session() for _ in range(20)]
+    stop = threading.Event()
+
+    def change():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            fleet.set_policy("a", Policy(repeat_interval=1 + number % 200))
+            fleet.use_policy(ids[::2], "ab"[number % 2])
+            sessions[number % 20].use_policy("ab"[number % 2])
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(200):
+            decisions = fleet.step(ids, [AGAIN] * 500)
+            assert len(decisions[0].explain()) > 0
+            for session in sessions:
+                decision = session.step(AGAIN)
+                known = decision.setting.policy
+                assert known == OFF or known.replace(repeat_interval=5) == Policy()
+                # The setting is of the policy that decided.
+                assert (decision.action == Action.REDIRECT) <= known.loop_detection
+    finally:
+        stop.set()
+        changing.join()
+
+
 # --- private posteriors ---------------------------------------------------------------------------
 def test_a_private_posterior_starts_at_the_policy_s_prior_and_learns_alone():
-    fleet = Fleet(policies={"p": Policy(posterior={"alpha": 3.0, "beta": 4.0})})
+    fleet = Fleet(policies={"p": TYING.replace(posterior={"alpha": 3.0, "beta": 4.0})})
     mine, other = fleet.open(2, private=True).tolist()
     start = {"alpha": [3.0] * 5, "beta": [4.0] * 5, "updates": [0] * 5}
     pool = posterior(fleet)
@@ -273,7 +377,7 @@ def test_a_private_posterior_by_any_integer(kind):
 
 # --- close ----------------------------------------------------------------------------------------
 def learned(success: object, count: int = 3) -> dict[str, list]:
-    fleet = Fleet(seed=2)
+    fleet = tying(seed=2)
     ids = fleet.open(count)
     for _ in range(6):
         decisions = fleet.step(ids, [FAILED] * count)
@@ -329,7 +433,7 @@ def test_private_sessions_do_not_age_a_pool():
 
 # --- done and events ------------------------------------------------------------------------------
 def test_done_after_terminate_until_a_user_message():
-    fleet = Fleet()
+    fleet = tying()
     ids = fleet.open(3, context_limit=100)
     assert fleet.done(ids).tolist() == [False] * 3
     decisions = fleet.step(ids[1:], [LAST_ROUND, FINE])
@@ -343,7 +447,7 @@ def test_done_after_terminate_until_a_user_message():
 
 
 def test_a_session_that_is_done_can_be_stepped_on():
-    fleet = Fleet()
+    fleet = tying()
     ids = fleet.open(1, context_limit=100)
     fleet.step(ids, [LAST_ROUND])
     decision = fleet.step(ids, [Round(context_tokens=1)])[0]
@@ -397,7 +501,7 @@ def test_a_user_message_clears_what_the_spec_says_and_keeps_the_rest():
 
 def test_pending_returns_outlive_a_user_message():
     def total(message: bool) -> dict[str, list]:
-        fleet = Fleet(seed=2)
+        fleet = tying(seed=2)
         ids = fleet.open(1)
         for _ in range(5):
             fleet.step(ids, [FAILED])
@@ -419,17 +523,17 @@ def run(fleet: Fleet, seed: int, count: int = 200, rounds: int = 12, **options) 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1, np.uint64(2**64 - 1), np.int8(3)])
 def test_the_same_seed_gives_the_same_decisions(seed):
-    assert run(Fleet(seed=seed), 1) == run(Fleet(seed=int(seed)), 1)
+    assert run(tying(seed=seed), 1) == run(tying(seed=int(seed)), 1)
 
 
 def test_other_seeds_give_other_decisions():
-    runs = [run(Fleet(seed=seed), 1)[-1] for seed in (0, 1, 2**32, 2**63, 2**64 - 1)]
+    runs = [run(tying(seed=seed), 1)[-1] for seed in (0, 1, 2**32, 2**63, 2**64 - 1)]
     assert len(set(runs)) == 5
 
 
 def test_fleets_share_nothing():
-    alone = run(Fleet(seed=4), 1)
-    left, right = Fleet(seed=4), Fleet(seed=4)
+    alone = run(tying(seed=4), 1)
+    left, right = tying(seed=4), tying(seed=4)
     ids = left.open(200, context_limit=100_000)
     right.open(200, context_limit=100_000)
     chances = [np.random.default_rng(1), np.random.default_rng(2)]
@@ -443,7 +547,7 @@ def test_fleets_share_nothing():
 # --- threads --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("threads", [2, 3, 8])
 def test_the_number_of_threads_does_not_show(threads):
-    one, many = Fleet(seed=1), Fleet(seed=1, threads=threads)
+    one, many = tying(seed=1), tying(seed=1, threads=threads)
     assert run(one, 1, 5_000, 6) == run(many, 1, 5_000, 6)
     assert posterior(one) == posterior(many)
 
@@ -458,7 +562,7 @@ def test_sessions_stepped_from_many_threads_decide_as_alone():
     # Each thread steps sessions of its own while another opens and closes more, so that the
     # fleet grows under them.
     workers, rounds = 8, 200
-    serial, shared = Fleet(seed=6), Fleet(seed=6)
+    serial, shared = tying(seed=6), tying(seed=6)
     alone = [serial.session(f"{k}", private=True, tools=["a", "b"]) for k in range(workers)]
     together = [shared.session(f"{k}", private=True, tools=["a", "b"]) for k in range(workers)]
     scripts = []

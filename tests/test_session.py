@@ -16,6 +16,7 @@ from cellium_fast import (
     SessionError,
     ToolCall,
 )
+from cellium_fast.bench.numpy_fleet import SIXTEEN_RULES
 from cellium_fast.decision import Setting
 from cellium_fast.names import Names
 
@@ -133,7 +134,7 @@ def test_mixing_the_session_s_step_and_the_fleet_s_equals_either_alone(private):
     rounds = random_rounds(80)
     decided, learned = [], []
     for way in (lambda k: True, lambda k: False, lambda k: k % 2, lambda k: k % 3 == 0):
-        fleet = Fleet(seed=3)
+        fleet = Fleet(seed=3, policies={"tying": SIXTEEN_RULES})
         session = fleet.session(context_limit=100_000, round_limit=100, private=private)
         decided.append([
             numbers(session.step(round) if way(place) else fleet.step([session.id], [round])[0])
@@ -156,7 +157,7 @@ def test_decision_and_prompt_are_the_newest_of_step():
 
 
 def test_done_by_the_fleet_s_step():
-    fleet = Fleet()
+    fleet = Fleet(policies={"x": SIXTEEN_RULES})
     session = fleet.session(context_limit=100)
     fleet.step([session.id], [Round(context_tokens=99)])
     assert session.done
@@ -177,7 +178,7 @@ def test_the_fleet_s_step_says_that_one_round_is_left():
 
 
 def test_a_user_message_opens_a_new_task():
-    session = Fleet().session(context_limit=100)
+    session = Fleet(policies={"x": SIXTEEN_RULES}).session(context_limit=100)
     session.step(Round(context_tokens=99))
     assert session.done
     assert "TERMINATE" in session.prompt
@@ -190,7 +191,7 @@ def test_a_user_message_opens_a_new_task():
 
 
 def test_a_compaction_changes_nothing():
-    session = Fleet().session(context_limit=100)
+    session = Fleet(policies={"x": SIXTEEN_RULES}).session(context_limit=100)
     decision = session.step(Round(context_tokens=99))
     session.compacted()
     assert session.done
@@ -240,6 +241,34 @@ def test_a_copied_decision_says_the_same():
     decision = Fleet().session(context_limit=100).step(Round(context_tokens=80))
     assert numbers(copy.copy(decision)) == numbers(decision)
     assert copy.copy(decision).prompt == decision.prompt
+
+
+# --- policies -------------------------------------------------------------------------------------
+def test_a_session_goes_on_under_another_policy_from_its_next_round():
+    off = Policy(loop_detection=False)
+    fleet = Fleet(seed=1, policies={"usual": Policy(), "off": off})
+    session, other = fleet.session(tools=["search", "read"]), fleet.session()
+    again = Round([ToolCall("search", {"q": 1}, "one and the same long result")])
+    for _ in range(4):
+        before = session.step(again)
+    assert before.action == Action.REDIRECT
+    session.use_policy("off")
+    assert session.decision is before and before.setting.policy == Policy()
+    after = session.step(again)
+    assert after.action != Action.REDIRECT
+    assert (after.setting.policy, after.setting.tools) == (off, ("search", "read"))
+    assert used(session) == {"search"}
+    assert other.step(again).setting.policy == Policy()
+    # A policy that is replaced reaches the handles of its sessions, and of no others.
+    fleet.set_policy("usual", "cellium")
+    assert other.step(again).setting.policy == Policy.preset("cellium")
+    assert session.step(again).setting.policy == off
+    assert fleet.step([other.id], [again])[0].setting.policy == Policy.preset("cellium")
+    assert other.decision.setting.policy == Policy.preset("cellium")
+    other.close()
+    fleet.set_policy("usual", "default")    # with a handle of a closed session around
+    with pytest.raises(SessionError, match="closed"):
+        other.use_policy("off")
 
 
 # --- tools ----------------------------------------------------------------------------------------
