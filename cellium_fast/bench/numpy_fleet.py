@@ -1,4 +1,7 @@
-"""The step of the `default` policy as a good NumPy user would write it: the one to beat.
+"""The step of `SIXTEEN_RULES` as a good NumPy user would write it: the one to beat.
+
+That policy is the `default` one but for what came after its first sixteen rules: evidence over the
+whole session, which is not stated here a second time. The kernels work it out all the same.
 
 Sessions are rows of arrays. They step together, each with one tool call a round and a known context
 limit, which is the easiest case: all rings have one position, and no session is looked up. Run
@@ -26,6 +29,27 @@ Columns = dict[str, NDArray[Any]]
 
 COLUMNS = ("call_tool", "call_signature", "call_result", "call_flags", "call_size", "text",
            "context_tokens")
+
+STATED = _rules.RULES[:16]
+SIXTEEN_RULES = Policy(
+    see_through_volatile=False,
+    count_cycles="calls",
+    zero_tokens_unknown=False,
+    compress_cooldown=1,
+    compress_tries=None,
+    rules={
+        "output_loop": {"after_redirect": False, "idle_only": False},
+        "context_exhausted": {"rounds": 1},
+        "failure_wall": {"after_redirect": False},
+        "true_stagnation": {"enabled": True, "after_redirect": False},
+        "bad_cycle": {"after_redirect": False},
+        "failure_chain": {"actions": ["retry", "redirect"], "alone": False, "failures": 4},
+        "prolonged_stagnation": {"actions": ["redirect"]},
+        "tool_cycle": {"alone": False, "compress_from": 0.5},
+        "tool_repetition": {"alone": False, "compress_from": 0.5},
+        **{rule: {"enabled": False} for rule in _rules.RULES if rule not in STATED},
+    },
+)
 
 ARMS = len(Action)
 WINDOW, RECENT, SIZES, HISTORY = 12, 4, 5, 10
@@ -85,15 +109,15 @@ class NumpyFleet:
     context_limit
         Tokens, of all of them.
     policy
-        The `default` policy; its `tie_break` may be "greedy" instead of "thompson".
+        `SIXTEEN_RULES`; its `tie_break` may be "greedy" instead of "thompson".
     seed
         Of the Beta draws.
     """
 
     def __init__(
-        self, count: int, context_limit: int, policy: Policy | None = None, seed: int = 0
+        self, count: int, context_limit: int, policy: Policy = SIXTEEN_RULES, seed: int = 0
     ) -> None:
-        self.policy = policy or Policy()
+        self.policy = policy
         self._limit = context_limit
         self._chance = np.random.default_rng(seed)
         self.alpha = np.full(ARMS, self.policy.posterior.alpha)
@@ -310,14 +334,14 @@ class NumpyFleet:
         fired = self._conditions(seen)
         rules = self.policy.rules
         candidates = np.zeros(len(seen.stuck), np.uint8)
-        for name in _rules.RULES[_rules.FIRST_PROPOSING:-1]:
+        for name in PROPOSING:
             rule = getattr(rules, name)
             candidates |= fired[name] * np.uint8(mask_of(rule.actions))
             if getattr(rule, "compress_from", None) is not None:
                 full = fired[name] & (seen.context >= rule.compress_from)
                 candidates |= full * np.uint8(Action.COMPRESS.mask)
         looping = fired["prolonged_stagnation"] | fired["tool_cycle"] | fired["tool_repetition"]
-        assert rules.progressing.progress is not None    # of the default policy
+        assert rules.progressing.progress is not None    # of this policy
         smooth = (seen.progress > rules.progressing.progress) & (seen.stuck == 0)
         fired["progressing"] = (candidates == 0) | (~looping & (seen.making_progress | smooth))
         candidates |= fired["progressing"] * np.uint8(Action.CONTINUE.mask)
@@ -325,7 +349,7 @@ class NumpyFleet:
         forced = np.logical_or.reduce([fired[name] for name in FORCING])
         candidates[forced] = Action.TERMINATE.mask
         masks = np.zeros(len(candidates), np.uint32)
-        for bit, name in enumerate(_rules.RULES):
+        for bit, name in enumerate(STATED):
             if name in fired:
                 masks |= fired[name] * np.uint32(1 << bit)
         return candidates, masks
@@ -403,7 +427,13 @@ class NumpyFleet:
         return bias
 
 
-FORCING = tuple(name for name in _rules.RULES[:_rules.FIRST_PROPOSING] if name != "round_limit")
+FORCING = tuple(
+    name for bit, name in enumerate(STATED) if _rules.FORCING >> bit & 1 and name != "round_limit"
+)
+PROPOSING = tuple(
+    name for bit, name in enumerate(STATED)
+    if not _rules.FORCING >> bit & 1 and name != "progressing"
+)
 # The lowest action of each mask of actions; 0 for the empty one.
 LOWEST = np.array(
     [max((mask & -mask).bit_length() - 1, 0) for mask in range(1 << ARMS)], np.uint8

@@ -4,10 +4,12 @@ Every session makes one tool call a round. Its kind decides which actions the `d
 leaves it, once its window is full:
 
 * calm: always another call, now and then an error or an empty result; continue, seldom retry.
-* crowded: calm at 80 % of its context; continue or compress, which is a tie.
-* looping: the same call with the same result, or two such in turn; redirect.
-* crammed: looping at 60 % of its context; redirect or compress, which is a tie.
-* failing: six failed rounds, then two good ones; from the fourth failure a tie, retry or redirect.
+* crowded: calm at 84.5 % of its context, and every eighth round at 75.5 %, as if a summary had
+  helped; a tie, continue or compress, whenever compress may be proposed.
+* looping: two rounds of work, then six times the same call with the same result, or two such in
+  turn; retry, then redirect, until the work begins anew.
+* crammed: looping at 60 % of its context; with `compress_from` there, redirect or compress.
+* failing: five failed rounds, then five good ones; retry, then redirect.
 * exhausted: at 97 % of its context; terminate.
 """
 
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import Decisions, Fleet, RoundBatch, _ingest, _records
+from cellium_fast import Decisions, Fleet, Policy, RoundBatch, _ingest, _records
 
 CONTEXT_LIMIT = 128_000
 SEED = 7
@@ -28,7 +30,7 @@ WANTED = ("action", "candidates", "rules", "reward")     # what a batch step wri
 SETTLED = 14     # rounds after which a window is full and every kind does what it is there for
 
 Kind = IntEnum("Kind", ["CALM", "CROWDED", "LOOPING", "CRAMMED", "FAILING", "EXHAUSTED"], start=0)
-SATURATION = {Kind.CALM: 0.3, Kind.CROWDED: 0.8, Kind.LOOPING: 0.3, Kind.CRAMMED: 0.6,
+SATURATION = {Kind.CALM: 0.3, Kind.CROWDED: 0.845, Kind.LOOPING: 0.3, Kind.CRAMMED: 0.6,
               Kind.FAILING: 0.3, Kind.EXHAUSTED: 0.97}
 LOOPS = (Kind.LOOPING, Kind.CRAMMED)
 
@@ -36,15 +38,17 @@ LOOPS = (Kind.LOOPING, Kind.CRAMMED)
 POPULATIONS: dict[str, dict[Kind, float]] = {
     "calm": {Kind.CALM: 1.0},
     "looping": {Kind.LOOPING: 1.0},
-    "tied": {Kind.CROWDED: 0.5, Kind.CRAMMED: 0.5},
-    "usual": {Kind.CALM: 0.85, Kind.CROWDED: 0.05, Kind.LOOPING: 0.05, Kind.CRAMMED: 0.05},
+    "tied": {Kind.CROWDED: 1.0},
+    "usual": {Kind.CALM: 0.68, Kind.CROWDED: 0.27, Kind.LOOPING: 0.05},
     "mixed": {Kind.CALM: 0.25, Kind.CROWDED: 0.15, Kind.LOOPING: 0.2, Kind.CRAMMED: 0.2,
               Kind.FAILING: 0.15, Kind.EXHAUSTED: 0.05},
 }
 
 TOOLS = {_ingest.hash_tool(name): name for name in ("search", "read", "edit", "run")}
 ERRORS, EMPTIES = 0.04, 0.02    # shares of a calm session's calls
-FAILURES, FAILURE_PERIOD = 6, 8
+LOOPED, PERIOD = 6, 8       # rounds of a loop, in so many
+FAILURES, FAILURE_PERIOD = 5, 10
+RELIEVED = 0.894    # share of its context that a crowded session has left once in a period
 NEXT = np.uint64(0x9E3779B97F4A7C15)     # odd: adding it gives 2**64 different hashes
 
 
@@ -74,8 +78,11 @@ class Population:
         self._tool_at = chance.integers(0, len(TOOLS), count)
         self._loops = np.isin(self.kind, LOOPS)
         self._fails = self.kind == Kind.FAILING
+        # Each crowded session has its own round to be relieved in.
+        self._relief = np.where(
+            self.kind == Kind.CROWDED, chance.integers(0, PERIOD, count), PERIOD
+        )
         # A loop stays at its call, every other one changes between two.
-        self._stride = np.where(self._loops, np.uint64(0), NEXT)
         alternates = self._loops & (chance.random(count) < 0.5)
         self._toggle = np.where(alternates, NEXT, np.uint64(0))
         self._luck = _luck(count, chance)
@@ -92,17 +99,22 @@ class Population:
             "text": fresh[2],
             "context_tokens": (saturation * CONTEXT_LIMIT).astype(np.int64),
         }
+        self._full = self._columns["context_tokens"].copy()
         self._names = dict(TOOLS) if named else {}
 
     def next_round(self) -> RoundBatch:
         """The next round of every session. The columns are the same arrays each time."""
         column, number = self._columns, self._round
+        works = number % PERIOD >= LOOPED
+        stays = self._loops & (not works)
         for name in ("call_signature", "call_result"):
-            column[name] += self._stride
-            column[name] ^= self._toggle
+            column[name] += np.where(stays, np.uint64(0), NEXT)
+            column[name] ^= np.where(stays, self._toggle, np.uint64(0))
         column["text"] += NEXT
-        turn = np.where(self._loops, 0, number)
+        turn = np.where(stays, 0, number)
         np.take(self._tools, (self._tool_at + turn) % len(TOOLS), out=column["call_tool"])
+        relieved = np.where(self._relief == number % PERIOD, RELIEVED, 1.0)
+        column["context_tokens"][:] = self._full * relieved
         shift = 7_919 * number
         np.copyto(column["call_flags"], np.roll(self._luck, shift))
         column["call_flags"][self._loops] = 0
@@ -124,6 +136,8 @@ class Herd:
         Its sessions.
     settled
         Rounds that they have behind them.
+    policy
+        Of the fleet; the `default` one unless told.
     threads
         Of the fleet; one unless told.
     want
@@ -132,10 +146,10 @@ class Herd:
 
     def __init__(
         self, population: Population, *, settled: int = SETTLED, threads: int = 1,
-        want: tuple[str, ...] | None = WANTED,
+        want: tuple[str, ...] | None = WANTED, policy: Policy | str = "default",
     ) -> None:
         self.population = population
-        self.fleet = Fleet(seed=SEED, threads=threads)
+        self.fleet = Fleet(seed=SEED, threads=threads, policies={"measured": policy})
         self.ids = self.fleet.open(len(population.kind), context_limit=CONTEXT_LIMIT)
         self.decisions: Decisions | None = None
         self._want = want

@@ -11,6 +11,7 @@ import numpy as np
 
 from cellium_fast import Action, Fleet, kernels
 from cellium_fast.bench.measures import NotMeasured, Result, Sizes
+from cellium_fast.bench.numpy_fleet import SIXTEEN_RULES
 from cellium_fast.bench.populations import CONTEXT_LIMIT, SEED, Herd, Population
 from cellium_fast.bench.single import rounds_of_objects
 from cellium_fast.bench.timing import Contender, Spread, interleaved
@@ -89,7 +90,7 @@ def river(sizes: Sizes) -> Result:
 
 
 def _against(library: Contender, note: str, sizes: Sizes) -> Result:
-    tied = Herd(Population("tied", sizes.choices))
+    tied = Herd(Population("tied", sizes.choices), policy=SIXTEEN_RULES)   # which tie every round
     taken = interleaved(
         {
             "ours": Contender(_thompson(sizes.choices), things=sizes.choices),

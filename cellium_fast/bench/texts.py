@@ -13,7 +13,7 @@ import orjson
 
 from cellium_fast import Action, HardConstraintRenderer
 from cellium_fast.bench.measures import Result, Sizes
-from cellium_fast.bench.populations import SEED, Herd, Population
+from cellium_fast.bench.populations import SEED, SETTLED, Herd, Population
 from cellium_fast.bench.timing import Contender, interleaved
 
 SLOW_REPEATS = 3        # one of so many repeats: a run takes seconds
@@ -29,10 +29,14 @@ LOOPING = 0.2           # share of conversations that end in one and the same ca
 
 def render(sizes: Sizes) -> Result:
     """Texts a second of a large batch of mixed decisions."""
-    herd = Herd(Population("mixed", sizes.decisions, named=True), want=None)
+    herd = Herd(
+        Population("mixed", sizes.decisions, named=True), settled=SETTLED - 3, want=None
+    )   # in the middle of its loops and failures
+    herd.prepare()
     decisions, renderer = herd.step(), HardConstraintRenderer()
-    texts = renderer.render_many(decisions)
-    contenders = {"render": Contender(lambda: renderer.render_many(decisions))}
+    # All that speak, also those that would be silent because they said the same just before.
+    texts = renderer.render_many(decisions, repeat=True)
+    contenders = {"render": Contender(lambda: renderer.render_many(decisions, repeat=True))}
     taken = interleaved(contenders, _fewer(sizes), warm_ups=1, clock=sizes.clock)
     speaking = np.mean(decisions.action != Action.CONTINUE)
     return Result(
