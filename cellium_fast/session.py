@@ -87,7 +87,7 @@ class Session(_step.Handle):
 
     @property
     def prompt(self) -> str:
-        """The newest decision's constraint for the system prompt; empty while all is well."""
+        """The newest decision's constraint for the system prompt, see `Decision.prompt`."""
         return self._decision.prompt
 
     def _take(self, record: _step.DecisionRecord) -> None:
