@@ -498,7 +498,9 @@ def test_a_section_given_as_a_model_keeps_what_it_does_not_set():
 
 
 def test_the_cause_is_a_rule_that_could_give_the_action():
-    policy = Policy(rules={"context_high": {"saturation": 0.2}})
+    policy = Policy(rules={
+        "context_high": {"saturation": 0.2}, "tool_cycle": {"alone": False, "compress_from": 0.5},
+    })
     fired = 1 << RULES.index("tool_cycle") | 1 << RULES.index("context_high")
     assert cause_of(Action.REDIRECT, fired, policy, 0.3) == Cause.LOOP
     assert cause_of(Action.COMPRESS, fired, policy, 0.3) == Cause.CONTEXT
