@@ -239,7 +239,7 @@ def begun(session: Session, before: str) -> Session:
 
 
 @pytest.mark.parametrize("before", BEFORE)
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_exactly_the_nth_equal_round_trips(count: int, before: str) -> None:
     fleet = Fleet(seed=1, policies={"x": only_repeated_rounds(count)})
     session = begun(fleet.session(), before)
