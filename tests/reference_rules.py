@@ -55,7 +55,7 @@ def conditions(f, policy):
     failed = compression_failed(f["context_known"], f["context_ratio"], f, policy)
     return {
         "output_loop": f["output_repeats"] >= loop["repeats"]
-        and (no_news or not loop["idle_only"]),
+        and ((no_news and no_own) or not loop["idle_only"]),
         "context_exhausted": f["exhausted_rounds"] >= exhausted,
         "round_limit": bool(limit) and f["round"] >= limit,
         "failure_wall": failures >= wall["failures"] and (falls or long["failure_wall"]),
@@ -103,6 +103,7 @@ def loop_conditions(f, rules):
         and f["recent_failures"] >= failing["failures"]
         and none >= failing["rounds"],
         "repeated_text": f["information"] != NEWS
+        and f["own_limit"] == 0
         and f["text_repeats"] >= rules["repeated_text"]["texts"],
         "idle": f["idle_rounds"] >= idle["rounds"] or f["blank_rounds"] >= idle["blank"],
     }
@@ -127,7 +128,11 @@ def loop_suspected(f, rule):
     return (
         (little and f["no_information"] >= rule["no_information"])
         or (nothing and repeats)
-        or (f["information"] != NEWS and f["text_repeats"] >= rule["texts"])
+        or (
+            f["information"] != NEWS
+            and f["own_limit"] == 0
+            and f["text_repeats"] >= rule["texts"]
+        )
         or f["idle_rounds"] >= rule["idle"]
         or f["blank_rounds"] >= rule["blank"]
     )
