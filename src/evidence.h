@@ -155,8 +155,10 @@ CELLIUM_INLINE void count_errors(
    equal those one period before them. Bits of longer periods are higher. */
 #define PLACE_OF_PERIOD(period) ((period) * ((period) - 1) / 2 - 1)
 #define BITS_OF_PERIOD(period) (((1u << (period)) - 1) << PLACE_OF_PERIOD(period))
+/* Above them, 12 bits more of the hash of the newest round: runs of rounds are told by 28 bits. */
+#define ALL_PERIODS 0xFFFFFu
 /* What stays when all are shifted: no bit moves into the next period's. */
-#define PERIODS_KEPT (0xFFFFFu & ~(1u | 1u << 2 | 1u << 5 | 1u << 9 | 1u << 14))
+#define PERIODS_KEPT (ALL_PERIODS & ~(1u | 1u << 2 | 1u << 5 | 1u << 9 | 1u << 14))
 
 CELLIUM_INLINE uint32_t hash_of_round(const uint32_t *restrict hashes, uint32_t age)
 {
@@ -169,15 +171,18 @@ CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
     for (int i = first; i < end; i++) {
         uint32_t *hashes = &at->round_hashes[0][i];
         _Bool some = at->round_calls[i] != 0;
-        uint32_t hash = at->round_sum[i] * 0x9E3779B1u >> 16;
+        uint32_t hash = at->round_sum[i] * 0x9E3779B1u;
+        uint32_t more = (hash & 0xFFF) << 20;
+        hash >>= 16;
         hash += hash == 0;
         uint32_t periods = at->round_periods[i] << 1 & PERIODS_KEPT;
         for (uint32_t period = 2; period <= CYCLE_LONGEST; period++)
             periods |= pick(
                 hash == hash_of_round(hashes, period - 1), 1u << PLACE_OF_PERIOD(period), 0);
-        _Bool same = hash == hash_of_round(hashes, 0);
+        _Bool same = (hash == hash_of_round(hashes, 0))
+            & (more == (at->round_periods[i] & ~ALL_PERIODS));
         uint32_t repeats = pick(same, one_more(at->round_repeats[i]), 1);
-        at->round_periods[i] = pick(some, periods, at->round_periods[i]);
+        at->round_periods[i] = pick(some, periods | more, at->round_periods[i]);
         at->round_repeats[i] = pick(some, repeats, at->round_repeats[i]);
         uint32_t one = at->round_hashes[0][i], two = at->round_hashes[1][i];
         at->round_hashes[0][i] = pick(some, one << 16 | hash, one);

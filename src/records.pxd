@@ -252,7 +252,7 @@ ctypedef struct Session "Session":
     uint8_t compress_wait       # rounds since compress was decided; 255 = never
     uint8_t compress_tries      # of compress since it last helped
     uint8_t round_repeats       # equal rounds in a row, 0 = no round with calls yet
-    uint32_t round_periods         # bits: newest rounds that equal those 2, 3, ... before them
+    uint32_t round_periods         # 20 bits: newest rounds that equal those 2, 3, ... before
     uint32_t compressed_tokens  # context when compress was last decided; 0 = it helped
     uint32_t round_hashes[ROUND_HASHES / 2]     # two of 16 bits each, the newest lowest; 0 = none
     uint32_t generation         # times this slot was closed

@@ -172,17 +172,18 @@ def evaluate_rules(features, policy):
         fired.add("loop_suspected")
         proposals["loop_suspected"] = set(rules["loop_suspected"]["mask"])
     proposed = set().union(*proposals.values())
+    alone = [i for i in proposals if rules[i]["alone"]]
+    left = set().union(*(proposals[i] for i in alone or proposals))
+    ignored = features["unheeded_redirects"] >= rules["redirects_ignored"]["redirects"]
+    if REDIRECT in left and ignored and is_on("redirects_ignored", features, policy):
+        fired.add("redirects_ignored")
     if is_on("progressing", features, policy) and progressing(
         features, rules["progressing"], fired, proposed
     ):
         fired.add("progressing")
         proposed |= set(rules["progressing"]["mask"])
-    alone = [i for i in proposals if rules[i]["alone"]]
     if alone:
-        proposed = set().union(*(proposals[i] for i in alone))
-    ignored = features["unheeded_redirects"] >= rules["redirects_ignored"]["redirects"]
-    if REDIRECT in proposed and ignored and is_on("redirects_ignored", features, policy):
-        fired.add("redirects_ignored")
+        proposed = left
     forced = [i for i in FORCING if i in fired]
     candidates = set(rules[forced[0]]["mask"]) if forced else proposed or {CONTINUE}
     return sorted(candidates), sum(1 << RULES.index(i) for i in fired)

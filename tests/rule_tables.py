@@ -75,7 +75,7 @@ EDGES = [
     ("repeated_round", "own_limit", None, 255, {"round_repeats": 255}, (1, 0)),
     ("repeated_call", "call_repeats", None, 3, {"no_information": 3, **LITTLE}, FROM),
     ("repeated_call", "no_information", None, 3, {"call_repeats": 3, **NOTHING}, FROM),
-    ("repeated_call", "call_repeats", "interleaved", 5, NOTHING, FROM),
+    ("repeated_call", "call_repeats", None, 5, NOTHING, FROM),
     ("repeated_result", "result_repeats", None, 4, {"no_information": 3, **LITTLE}, FROM),
     ("repeated_result", "no_information", None, 3, {"result_repeats": 4, **NOTHING}, FROM),
     ("repeated_error", "error_repeats", None, 3, NOTHING, FROM),
@@ -97,7 +97,7 @@ EDGES = [
 
 # Rules that look at what the round brought: the features that make them fire, and in which rounds.
 BROUGHT = [
-    ("repeated_round", {"round_repeats": 4}, {1, 2}),
+    ("repeated_round", {"round_repeats": 4}, {1, 2, 3, 4}),
     ("repeated_round", {"round_repeats": 4, "own_limit": 4}, {0, 1, 2, 3, 4}),
     ("repeated_call", {"call_repeats": 3, "no_information": 3}, {1, 2}),
     ("repeated_result", {"result_repeats": 4, "no_information": 3}, {1, 2}),

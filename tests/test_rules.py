@@ -309,7 +309,7 @@ def test_redirects_ignored_needs_redirect_among_what_is_left_to_propose():
     assert candidates(dropped, **row) == [COMPRESS]
     assert "redirects_ignored" not in fired(dropped, **row)
     progress = on(progressing={"actions": ["redirect"]}, redirects_ignored={})
-    assert candidates(progress, unheeded_redirects=5) == [TERMINATE]
+    assert candidates(progress, unheeded_redirects=5) == [REDIRECT]
 
 
 @pytest.mark.parametrize("rule", [rule for rule in reference.PROPOSING if rule != "loop_suspected"])
