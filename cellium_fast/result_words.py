@@ -84,7 +84,8 @@ DONE = frozenset(_words("""
     complete completed finished saved stored written wrote moved renamed copied created added
     inserted updated edited changed modified replaced replacement replacements appended applied
     deleted removed cleared installed uploaded submitted sent posted committed pushed merged
-    enabled disabled registered scheduled booked confirmed
+    enabled disabled registered scheduled booked confirmed logged recorded noted tracked fixed
+    patched queued accepted archived assigned published resolved
     listo hecho éxito exitosamente guardado completado creado actualizado eliminado enviado
     fertig erledigt erfolg erfolgreich gespeichert abgeschlossen erstellt aktualisiert gelöscht
     terminé terminée fait réussi succès enregistré enregistrée créé supprimé
@@ -100,6 +101,7 @@ BESIDE = frozenset(_words("""
     the a an all has have been was were is are it its this that now with to in into at for from of
     and your you file files row rows line lines record records item items entry entries change
     changes byte bytes character characters document table note message messages task tasks command
+    thought thoughts plan plans todo todos memory
     operation request action process edit status result message msg code exit data response output
     el la los archivo cambios die der das datei wurde le les fichier été a été файл изменения
     set execution executed ran wurden fue ha sido con

@@ -252,7 +252,7 @@ def test_any_error_is_as_transient_as_the_reference_says(text):
 
 # --- acknowledgements -----------------------------------------------------------------------------
 ACKNOWLEDGEMENTS = [
-    "OK", "ok.", "Done", "success", "saved", "moved", " saved\n", "1 replacement",
+    "OK", "Your thought has been logged.", "Fixed!", "Plan noted.", "ok.", "Done", "success", "saved", "moved", " saved\n", "1 replacement",
     "4 rows written", "File written successfully.", "The file x.py has been edited.", "true",
     True, {"status": "ok"}, '{"status":"ok"}', '{ "success" : true }', {"success": True},
     {"message": "File saved", "status": "success"}, {"updated": 3}, "Saved!", "✅ Done",
