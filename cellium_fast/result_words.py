@@ -92,6 +92,11 @@ DONE = frozenset(_words("""
     pronto feito concluído salvo sucesso fatto completato salvato successo
     готово выполнено сделано успешно сохранено сохранён завершено создано обновлено удалено
 """))
+# English verbs that say so too: other words of five letters or more that end in -ed, but for these.
+PARTICIPLES_NOT = frozenset(_words("""
+    passed based related unrelated named needed used supposed limited detailed interested indeed
+    speed exceed proceed succeed agreed hundred embed estimated observed measured
+"""))
 # In scripts that do not part words: anywhere in one.
 DONE_PARTS = tuple(_words("""
     成功 完成 完了 已保存 已更新 已创建 已删除 已写入 已修改 已添加 已发送 保存しました 更新しました
@@ -114,6 +119,9 @@ NOT_DONE = frozenset(_words("""
     may might can could please need needs want wants expected partially almost nearly half
     fail fails failed failing failure failures error errors warning warnings exception traceback
     invalid unknown missing denied declined refused rejected aborted cancelled canceled timeout
+    blocked locked crashed killed exceeded expired disconnected unsupported deprecated corrupted
+    restricted prohibited forbidden disallowed interrupted unexpected truncated unauthorized
+    unauthenticated throttled dropped overloaded undetected unreached exhausted
     unsuccessful unsuccessfully incomplete incorrect wrong false null undefined nan empty
     what which who where why how found
     sin nada ningún ninguna fallo nicht kein keine nichts ohne fehler fehlgeschlagen
@@ -127,6 +135,13 @@ NOT_DONE_PARTS = tuple(_words("""
 SILENCE = (
     r"\(?\b(?:and )?(?:did not produce any|produced no|with no|without any|without|no) output\b\)?"
 )
-SHORT = 120         # characters of an acknowledgement at most
+# What says that a command or a request went well, in numbers.
+ZERO = (
+    r"\bexit(?:ed)?(?: with)?(?: status| code)?:? 0\b"
+    r"|\"(?:code|errno|err|errors?|status|exit_?code)\":\s*(?:0|null|\"\")(?=[,}\s])"
+)
+NULLS = r"\"\w+\":\s*null\b"
+SHORT = 120         # characters of an acknowledgement at most, or of its first sentence
+LONG = 300          # characters of a line that begins with one
 NAMES = 2           # words beside those above that it may have; in JSON, none
 NUMBERS = 2         # numbers that it may have, above 0

@@ -67,7 +67,7 @@ for _key in VOLATILE_NAMES:
     know(&VOLATILE_KEYS, _key)
 cdef tuple PAYLOAD_KEYS = ("output", "content", "result", "data", "text")
 cdef tuple CODE_KEYS = ("status", "status_code", "code")
-cdef Py_ssize_t SHORT_TEXT = 2 * result_words.SHORT     # some of it white space around
+cdef Py_ssize_t SHORT_TEXT = result_words.LONG + 20      # some of it white space around
 
 
 cdef Slot TOOL = slot_of(ToolCall, "tool")

@@ -17,6 +17,8 @@ cdef enum:
 
 cdef Py_ssize_t TEXT = result_words.TRANSIENT_TEXT
 cdef Py_ssize_t SHORT = result_words.SHORT
+cdef Py_ssize_t LONG = result_words.LONG
+cdef frozenset PARTICIPLES_NOT = result_words.PARTICIPLES_NOT
 cdef Py_ssize_t NAMES = result_words.NAMES
 cdef Py_ssize_t NUMBERS = result_words.NUMBERS
 cdef frozenset DONE = result_words.DONE
@@ -111,7 +113,7 @@ cdef inline uint32_t longer(uint32_t hash, uint32_t char) noexcept:
 
 cdef void know_done() noexcept:
     cdef uint32_t hash
-    for word in DONE:
+    for word in (*DONE, "exit", "exited"):
         hash = 0
         for char in word:
             hash = longer(hash, ord(char))
@@ -127,45 +129,65 @@ cdef bint may_say_done(str text) noexcept:
     cdef int kind = PyUnicode_KIND(text)
     cdef void* data = PyUnicode_DATA(text)
     cdef Py_ssize_t place
-    cdef uint32_t char, hash = 0
+    cdef uint32_t char, last = 0, before = 0, hash = 0
     for place in range(len(text)):
         char = PyUnicode_READ(kind, data, place)
         if char >= 128:
             return True
         if is_word(char):
-            hash = longer(hash, lower(char))
-            continue
-        if KNOWN_DONE[hash % STARTS]:
+            char = lower(char)
+            hash = longer(hash, char)
+        elif KNOWN_DONE[hash % STARTS] or (before == 101 and last == 100):     # -ed
             return True
-        hash = 0
-    return KNOWN_DONE[hash % STARTS]
+        else:
+            hash = 0
+        before = last
+        last = char
+    return KNOWN_DONE[hash % STARTS] or (before == 101 and last == 100)
 
 
 def is_acknowledgement(str text not None):
     """Whether a result's text says that something was done, shortly, and nothing else."""
     if not may_say_done(text):
         return False
-    return acknowledges(text)
+    return acknowledges(text.strip())
 
 
-cdef bint acknowledges(str text) except -1:
-    cdef str line
-    cdef Py_ssize_t names = 0, numbers = 0
-    cdef bint done = False, json
-    line = text.strip()
-    if not line or len(line) > SHORT or not line.isprintable() or "?" in line or "=" in line:
-        return False
-    json = line[0] == "{"
-    if line[0] == "[" or (json and "[" in line):
-        return False
+cdef str first_sentence(str line):
+    # Of a line that is too long for an acknowledgement; empty if it is still too long.
+    cdef Py_ssize_t end = line.find(". ") if len(line) <= LONG else -1
+    return line[:end] if 0 < end <= SHORT else ""
+
+
+cdef bint is_participle(str word) noexcept:
+    return len(word) > 4 and word.endswith("ed") and word not in PARTICIPLES_NOT
+
+
+cdef str plain_line(str line, bint json):
+    # In lower case, without what says nothing but that all went well.
     line = line.lower().replace("\u2019", "'")
     if "output" in line:
         line = re.sub(result_words.SILENCE, "", line)
+    if "exit" in line or json:
+        line = re.sub(result_words.ZERO, " done ", line)
     if json:
-        line = line.translate(JSON_MARKS)
-    for word in line.split():
+        line = re.sub(result_words.NULLS, "", line).translate(JSON_MARKS)
+    return line
+
+
+cdef bint acknowledges(str line) except -1:
+    cdef Py_ssize_t names = 0, numbers = 0
+    cdef bint done = False, json
+    if len(line) > SHORT:
+        line = first_sentence(line)
+    if not line or not line.isprintable() or "?" in line or "=" in line:
+        return False
+    json = line[0] == "{"
+    if (line[0] == "[" and not line.lower().startswith("[exit")) or (json and "[" in line):
+        return False
+    for word in plain_line(line, json).split():
         word = word.strip(PUNCTUATION)
-        if word in DONE:
+        if word in DONE or (word.isascii() and is_participle(word) and word not in NOT_DONE):
             done = True
         elif word in NOT_DONE or word.endswith("n't"):
             return False

@@ -105,14 +105,18 @@ def is_transient(text: str) -> bool:
 
 def is_acknowledgement(text: str) -> bool:
     line = text.strip()
+    if 120 < len(line) <= 300:
+        line, found, _ = line.partition(". ")
+        line = line if found else ""
     if not 0 < len(line) <= 120 or not line.isprintable() or set(line) & {"?", "="}:
         return False
-    line = re.sub(result_words.SILENCE, "", line.lower().replace("\u2019", "'"))
+    line = line.lower().replace("\u2019", "'")
     as_json = line.startswith("{")
-    if line.startswith("[") or (as_json and "[" in line):
+    if (line.startswith("[") and not line.startswith("[exit")) or (as_json and "[" in line):
         return False
+    line = re.sub(result_words.ZERO, " done ", re.sub(result_words.SILENCE, "", line))
     if as_json:
-        line = re.sub('[{}":,_]', " ", line)
+        line = re.sub('[{}":,_]', " ", re.sub(result_words.NULLS, "", line))
     marks = " .,;:!'\"`()[]{}<>*-\u2013\u2014\u2026\u3002\uff01\uff0c\u2705\u2713\u2714"
     words = [word.strip(marks) for word in line.split()]
     words = [word for word in words if word]
@@ -132,6 +136,8 @@ def kind_of(word: str) -> str:
         return "done"
     if word in result_words.NOT_DONE or word.endswith("n't"):
         return "no"
+    if re.fullmatch(r"[\x21-\x7e]{3,}ed", word) and word not in result_words.PARTICIPLES_NOT:
+        return "done"
     if word in result_words.BESIDE:
         return "beside"
     if word.isdecimal():

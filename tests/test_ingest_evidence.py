@@ -252,7 +252,10 @@ def test_any_error_is_as_transient_as_the_reference_says(text):
 
 # --- acknowledgements -----------------------------------------------------------------------------
 ACKNOWLEDGEMENTS = [
-    "OK", "Your thought has been logged.", "Fixed!", "Plan noted.", "ok.", "Done", "success", "saved", "moved", " saved\n", "1 replacement",
+    "OK", "Your thought has been logged.", "Fixed!", "Plan noted.", "Clicked", "Scrolled down",
+    "1 row affected", "202 Accepted", "exit status 0", "[exit code: 0]", "Image generated.",
+    "Todos have been modified successfully. " + "Go on with the list and keep it up to date. " * 3,
+    '{"code":0,"msg":"success","data":null}', "Subtask marked as complete", "ok.", "Done", "success", "saved", "moved", " saved\n", "1 replacement",
     "4 rows written", "File written successfully.", "The file x.py has been edited.", "true",
     True, {"status": "ok"}, '{"status":"ok"}', '{ "success" : true }', {"success": True},
     {"message": "File saved", "status": "success"}, {"updated": 3}, "Saved!", "✅ Done",
@@ -268,7 +271,7 @@ CONTENT = [
     "phase=done exit=0", '{"success":true,"id":31}', "[]", "wasn't saved", "wasn\u2019t saved",
     "The capital of France was completed in 1992 by the king", "could not be saved", 42, [True],
     "ok " * 41, "done\0", "ok \ud800", {"ok": True, "rows": [1, 2]}, {"status": "pending"}, 1.5,
-    "ok 1 2 3", b"ok", "b c d saved", {"saved": "a.txt"},
+    "ok 1 2 3", "blocked", "12 passed in 3 seconds", "access denied", "bread need", b"ok", "b c d saved", {"saved": "a.txt"},
 ]
 
 
