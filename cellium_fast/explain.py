@@ -35,7 +35,7 @@ REASONS = {
     Cause.LOOP_SUSPECTED: "first signs of a loop",
     Cause.IGNORED: "redirects were ignored",
 }
-ASCII_BRACKETS = str.maketrans("[]{}", "()()")
+ASCII_BRACKETS = str.maketrans("[]{}<>|", "()()()/")
 QUOTATION_MARKS = str.maketrans("“”„‟\"", "'''''")
 
 

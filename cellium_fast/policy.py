@@ -114,7 +114,7 @@ class Policy(Parameters):
     count_failures: Literal["calls", "rounds"] = "rounds"
     count_cycles: Literal["calls", "rounds"] = "rounds"
     frequent_tools: tuple[str, ...] = Field(default=(), max_length=_records.MAX_FREQUENT_TOOLS)
-    slight_result: Characters = 12
+    slight_result: Characters = 24
     slight_error: Characters = 32
     near_duplicate: Places = 12
     tool_limits: dict[str, ToolLimit] = Field(
@@ -215,7 +215,8 @@ class Policy(Parameters):
         for name in ("ema_alpha", "empty_is_unproductive", "stale_is_unproductive",
                      "match_results", "newest_run_only", "see_through_volatile", "slight_result",
                      "slight_error", "near_duplicate", "zero_tokens_unknown",
-                     "compress_cooldown", "n_step", "gamma"):
+                     "compress_cooldown", "repeat_interval", "n_step",
+                     "gamma"):
             row[name] = getattr(self, name)
         row["count_failed_rounds"] = self.count_failures == "rounds"
         row["count_round_cycles"] = self.count_cycles == "rounds"

@@ -243,14 +243,14 @@ class RepeatedCall(RedirectingRule):
 
     calls: WindowCount = 3
     rounds: Streak = 3
-    interleaved: WindowCount = 5
+    interleaved: WindowCount = 8
 
 
 class RepeatedResult(RedirectingRule):
     """Fires on `results` equal ones in the window, in `rounds` without information."""
 
-    results: WindowCount = 4
-    rounds: Streak = 3
+    results: WindowCount = 3
+    rounds: Streak = 4
 
 
 class RepeatedError(RedirectingRule):

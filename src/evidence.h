@@ -85,9 +85,9 @@ CELLIUM_INLINE void judge_call(
         uint32_t acknowledged = (flags & CALL_ACKNOWLEDGED) / CALL_ACKNOWLEDGED;
         uint32_t slight = (failed ^ 1) & at->sized & (at->call_size[i] <= longest);
         uint32_t known = choose(slight, LITTLE, NOTHING);
-        uint32_t brought = choose(at->equal_result[i] != 0, known, NEWS);
+        uint32_t brought = choose(acknowledged, ACKNOWLEDGEMENT, known);
+        brought = choose(at->answered & (at->equal_result[i] != 0), brought, NEWS);
         brought = choose(empty, LITTLE, brought);
-        brought = choose(acknowledged, ACKNOWLEDGEMENT, brought);
         brought = choose(at->equal_call[i] != 0, known, brought);
         brought = choose(failed, NOTHING, brought);
         brought = choose(transient | (own & (brought != NEWS)), NOT_JUDGED, brought);
@@ -100,19 +100,26 @@ CELLIUM_INLINE void judge_call(
             at->call_repeats[i], bits_set_of_12(at->equal_call[i]) + 1);
         at->result_repeats[i] = larger_word(at->result_repeats[i], results);
         at->round_sum[i] += scattered(at->call[i]);
-        at->new_call[i] |= (at->equal_signature[i] == 0) & (brought == NEWS);
+        at->new_call[i] |= (at->equal_signature[i] == 0) & (brought >= ACKNOWLEDGEMENT);
         at->twins[i] &= ~(0xFu & -own);
     }
 }
 
 /* --- Each round --- */
 
+/* Of a round of many calls, the first ones may have left the window before it came again. So such a
+   round is looked for among the last rounds too, and brings nothing if it is there. */
 CELLIUM_INLINE void settle_judging(RecordLanes *restrict at, int first, int end)
 {
     for (int i = first; i < end; i++) {
         _Bool some = at->round_calls[i] != 0;
+        _Bool again = (at->known_round[i] != 0) & (at->information[i] >= ACKNOWLEDGEMENT)
+            & (at->round_calls[i] > 1);
         at->own_limit[i] = pick(some, at->own_limit[i], 0);
         at->slight[i] = pick(some, at->slight[i], 0);
+        uint32_t old = pick(at->slight[i] != 0, LITTLE, NOTHING);
+        at->information[i] = pick(again, old, at->information[i]);
+        at->new_call[i] = pick(again, 0, at->new_call[i]);
     }
 }
 
@@ -151,37 +158,44 @@ CELLIUM_INLINE void count_errors(
     }
 }
 
-/* Of each period from 2 to CYCLE_LONGEST, as many bits as it has rounds: whether the newest rounds
-   equal those one period before them. Bits of longer periods are higher. */
-#define PLACE_OF_PERIOD(period) ((period) * ((period) - 1) / 2 - 1)
-#define BITS_OF_PERIOD(period) (((1u << (period)) - 1) << PLACE_OF_PERIOD(period))
-/* Above them, 12 bits more of the hash of the newest round: runs of rounds are told by 28 bits. */
-#define ALL_PERIODS 0xFFFFFu
+/* Of each period from 2 to CYCLE_LONGEST, whether the newest rounds equal those one period before
+   them: as many bits as it has rounds, or four. Bits of longer periods are higher. */
+#define ROUNDS_OF_PERIOD(period) ((period) == 2 ? 4 : (period))
+#define PLACE_OF_PERIOD(period) ((period) == 2 ? 0 : (period) * ((period) - 1) / 2 + 1)
+#define BITS_OF_PERIOD(period) (((1u << ROUNDS_OF_PERIOD(period)) - 1) << PLACE_OF_PERIOD(period))
+/* Above them, 10 bits more of the hash of the newest round: runs of rounds are told by 26 bits. */
+#define ALL_PERIODS 0x3FFFFFu
 /* What stays when all are shifted: no bit moves into the next period's. */
-#define PERIODS_KEPT (ALL_PERIODS & ~(1u | 1u << 2 | 1u << 5 | 1u << 9 | 1u << 14))
+#define PERIODS_KEPT (ALL_PERIODS & ~(1u | 1u << 4 | 1u << 7 | 1u << 11 | 1u << 16))
 
 CELLIUM_INLINE uint32_t hash_of_round(const uint32_t *restrict hashes, uint32_t age)
 {
     return hashes[age / 2 * LANES] >> 16 * (age % 2) & 0xFFFF;
 }
 
-/* The round among those before it. */
+/* The round among those before it. One that failed transiently ends what went on before: waiting
+   and trying again is no cycle. */
 CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
 {
     for (int i = first; i < end; i++) {
         uint32_t *hashes = &at->round_hashes[0][i];
         _Bool some = at->round_calls[i] != 0;
+        _Bool transient = some & (at->round_transient[i] == at->round_calls[i]);
         uint32_t hash = at->round_sum[i] * 0x9E3779B1u;
-        uint32_t more = (hash & 0xFFF) << 20;
+        uint32_t more = hash << 22;
         hash >>= 16;
         hash += hash == 0;
         uint32_t periods = at->round_periods[i] << 1 & PERIODS_KEPT;
-        for (uint32_t period = 2; period <= CYCLE_LONGEST; period++)
-            periods |= pick(
-                hash == hash_of_round(hashes, period - 1), 1u << PLACE_OF_PERIOD(period), 0);
+        uint32_t known = hash == hash_of_round(hashes, 0);
+        for (uint32_t period = 2; period <= CYCLE_LONGEST; period++) {
+            uint32_t equal = hash == hash_of_round(hashes, period - 1);
+            periods |= equal << PLACE_OF_PERIOD(period);
+            known |= equal;
+        }
         _Bool same = (hash == hash_of_round(hashes, 0))
             & (more == (at->round_periods[i] & ~ALL_PERIODS));
         uint32_t repeats = pick(same, one_more(at->round_repeats[i]), 1);
+        at->known_round[i] = known;
         at->round_periods[i] = pick(some, periods | more, at->round_periods[i]);
         at->round_repeats[i] = pick(some, repeats, at->round_repeats[i]);
         uint32_t one = at->round_hashes[0][i], two = at->round_hashes[1][i];
@@ -189,6 +203,10 @@ CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
         at->round_hashes[1][i] = pick(some, two << 16 | one >> 16, two);
         at->round_hashes[2][i] = pick(
             some, at->round_hashes[2][i] << 16 | two >> 16, at->round_hashes[2][i]);
+        at->round_periods[i] = pick(transient, 0, at->round_periods[i]);
+        at->round_repeats[i] = pick(transient, 0, at->round_repeats[i]);
+        for (int k = 0; k < ROUND_HASHES / 2; k++)
+            at->round_hashes[k][i] = pick(transient, 0, at->round_hashes[k][i]);
     }
 }
 
@@ -249,16 +267,16 @@ CELLIUM_INLINE void count_compression(
 }
 
 CELLIUM_INLINE void count_redirects(
-    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
-    int first, int end)
+    RecordLanes *restrict at, FeatureLanes *restrict to, int first, int end)
 {
-    uint32_t burning = policy->mostly_failing_failures;
     for (int i = first; i < end; i++) {
-        uint32_t failures = bits_set_of_12(at->error_bits[i] & at->in_window[i]);
-        _Bool heeded = (at->information[i] == NEWS) & (at->new_call[i] != 0)
-            & (failures < burning) & (to->compression_failed[i] == 0);
+        _Bool some = at->round_calls[i] != 0;
+        uint32_t heeds = at->new_call[i], flags = at->flags[i];
+        _Bool heeded = (heeds != 0) & ((flags & SESSION_HEEDING) != 0);
         at->unheeded_redirects[i] = pick(heeded, 0, at->unheeded_redirects[i]);
-        to->recent_failures[i] = failures;
+        uint32_t noted = (flags & ~(uint32_t)SESSION_HEEDING) | heeds * SESSION_HEEDING;
+        at->flags[i] = pick(some, noted, flags);
+        to->recent_failures[i] = bits_set_of_12(at->error_bits[i] & at->in_window[i]);
     }
 }
 
@@ -267,13 +285,13 @@ CELLIUM_INLINE void weigh_evidence(
     RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
     int first, int end)
 {
+    push_round(at, first, end);
     settle_judging(at, first, end);
     count_information(at, first, end);
     count_errors(at, policy, first, end);
-    push_round(at, first, end);
     count_texts(at, policy, first, end);
     count_compression(at, policy, to, first, end);
-    count_redirects(at, policy, to, first, end);
+    count_redirects(at, to, first, end);
 }
 
 CELLIUM_INLINE void describe_evidence(

@@ -6,11 +6,13 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 from records cimport (
     ARMS, CALL_ERROR, COMPRESS, CONTINUE, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT,
-    SESSION_DONE, SESSION_OUTPUTS, TERMINATE,
+    SESSION_DONE, SESSION_HEEDING, SESSION_OUTPUTS,
+    TERMINATE,
     Policy, Round, Session,
     clip, lowest_bit, nearest, several, shift_words,
 )
 from features cimport context_ratio, decimal
+from rules cimport MILD_RULES
 cimport window
 
 
@@ -48,7 +50,7 @@ cdef inline void user_message(Session* session) noexcept nogil:
     session.output = 0
     session.output_run = 0
     clear_evidence(session)
-    session.flags &= ~<uint8_t>(SESSION_DONE | SESSION_OUTPUTS)
+    session.flags &= ~<uint8_t>(SESSION_DONE | SESSION_HEEDING | SESSION_OUTPUTS)
 
 
 cdef inline void begin_round(
@@ -129,38 +131,52 @@ cdef inline int pending(const Session* session, int age) noexcept nogil:
 
 cdef inline int advice_of(const Policy* policy, int action, uint32_t fired) noexcept nogil:
     # Which advice an action is, given by which rule; 0 = none, at most 255.
+    # Rules that stand alone come first.
     cdef uint32_t giving = fired & policy.action_rules[action]
+    if giving & policy.rules_alone:
+        giving &= policy.rules_alone
     return 1 + action + (ARMS * (lowest_bit(giving) + 1) if giving else 0)
 
 
-cdef inline void note_advice(
+cdef inline uint8_t note_advice(
     Session* session, const Policy* policy, int action, uint32_t fired
 ) noexcept nogil:
-    cdef uint8_t advice = 0 if action == CONTINUE else advice_of(policy, action, fired)
-    if advice == 0 or advice != session.advice:
-        session.advice_age = 0
-    elif session.advice_age < 255:
-        session.advice_age += 1
+    # For how many decisions this advice was given already. It is kept for as long as it would not
+    # be given again, in case the next decisions say nothing and then the same.
+    cdef int age = session.advice_age + 1
+    cdef uint8_t advice
+    if age > 255:
+        age -= policy.repeat_interval
+    if action == CONTINUE:
+        if age >= policy.repeat_interval:
+            session.advice = 0
+            age = 0
+        session.advice_age = <uint8_t>age
+        return 0
+    advice = advice_of(policy, action, fired)
+    session.advice_age = <uint8_t>age if advice == session.advice else 0
     session.advice = advice
+    return session.advice_age
 
 
 cdef inline uint32_t tokens_kept(int64_t tokens) noexcept nogil:
     return <uint32_t>min(max(tokens, <int64_t>0), <int64_t>0xFFFFFFFFu)
 
 
-cdef inline void execute(
+cdef inline uint8_t execute(
     Session* session, const Policy* policy, int action, uint8_t candidates, uint32_t fired
 ) noexcept nogil:
     cdef bint learns = policy.learn_from_all or several(candidates)
     push_pending(session, action if learns else NOT_LEARNING)
     session.decision_stuck = session.stuck
-    note_advice(session, policy, action, fired)
     if action == REDIRECT:
         session.stuck = 0
-        session.unheeded_redirects += session.unheeded_redirects < 255
+        if fired & policy.action_rules[REDIRECT] & ~MILD_RULES:
+            session.unheeded_redirects += session.unheeded_redirects < 255
     elif action == COMPRESS:
         session.compress_wait = 0
         session.compress_tries += session.compress_tries < 255
         session.compressed_tokens = tokens_kept(session.context_tokens)
     elif action == TERMINATE:
         session.flags |= SESSION_DONE
+    return note_advice(session, policy, action, fired)

@@ -1,6 +1,7 @@
 # cython: language_level=3
 """Loops over the formulas of feedback.pxd."""
 
+from libc.stdint cimport uint8_t
 from records cimport Batch, Round, Session, prefetch, read_round, rules_of
 cimport feedback
 
@@ -32,16 +33,17 @@ def execute(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
     """Leave the decisions of the sessions [start, stop) of a batch in their records."""
     cdef const Batch* batch = <const Batch*> batch_address
     cdef Session* session
+    cdef uint8_t age
     cdef Py_ssize_t i
     with nogil:
         for i in range(start, stop):
             session = &batch.sessions[batch.slots[i]]
-            feedback.execute(
+            age = feedback.execute(
                 session, &batch.policies[session.policy], batch.action[i], batch.candidates[i],
                 rules_of(batch, i)[0],
             )
             if batch.advice_age:
-                batch.advice_age[i] = session.advice_age
+                batch.advice_age[i] = age
 
 
 def user_message(size_t batch_address, Py_ssize_t count):

@@ -48,8 +48,9 @@ typedef struct {
     uint32_t information[LANES], slight[LANES], own_limit[LANES];
     uint32_t call_repeats[LANES], result_repeats[LANES];
     uint32_t round_sum[LANES];                      /* of the hashes of its calls */
-    uint32_t new_call[LANES];                       /* news by a call unlike the LAGS before it */
-    uint32_t sized;                                 /* whether call sizes are told, in all lanes */
+    uint32_t known_round[LANES];                    /* it is among the last ROUND_HASHES */
+    uint32_t new_call[LANES];                       /* something by a call unlike the LAGS before */
+    uint32_t sized, answered;                       /* whether sizes, results are told, in all lanes */
     uint32_t text[LANES];                           /* mixed */
     uint64_t new_sketch[LANES];
     double given_progress[LANES];                   /* NaN = not given */

@@ -60,6 +60,7 @@ cdef enum:
     SESSION_DONE = 2        # a terminate was decided
     SESSION_PRIVATE = 4     # owns its posterior
     SESSION_OUTPUTS "SESSION_OUTPUTS" = 8     # has had two output texts since its task began
+    SESSION_HEEDING "SESSION_HEEDING" = 16    # the last round got on by a new call
 
 # What happened just before a round.
 cdef enum:
@@ -118,6 +119,7 @@ ctypedef struct Policy "Policy":
     uint8_t count_round_cycles          # cycles: rounds instead of calls
     uint8_t zero_tokens_unknown
     uint8_t near_duplicate              # places of 16 in which sketches agree
+    uint8_t repeat_interval             # rounds after which the same advice is given again
     uint8_t limited_tool_count
     uint8_t tool_limits[MAX_LIMITED_TOOLS]          # repeats; NO_LIMIT = any number
     uint32_t limited_tools[MAX_LIMITED_TOOLS]       # mixed hashes
@@ -272,8 +274,8 @@ ctypedef struct Session "Session":
     float alpha[ARMS]           # private posterior
     float beta[ARMS]
     uint8_t updates[ARMS]       # of the private posterior
-    uint8_t advice              # what the newest decision says, 0 = nothing
-    uint8_t advice_age          # decisions in a row that said so before it
+    uint8_t advice              # what the newest advice says, 0 = nothing
+    uint8_t advice_age          # decisions since it was first given
 
 
 # What the rules see, and users too. All names are documented in docs/semantics.md.

@@ -22,6 +22,8 @@ enum {
 /* Bit masks of rules: those that force; those that keep PROGRESSING quiet; those that look for
    repetition and stagnation. */
 #define FORCING_RULES ((BIT(CONTEXT_HIGH) - 1) | BIT(REDIRECTS_IGNORED))
+/* Those whose redirects, be they ignored, are no reason to stop. */
+#define MILD_RULES (BIT(COMPRESSION_FAILED) | BIT(LITTLE_INFORMATION))
 #define LOOP_RULES (BIT(PROLONGED_STAGNATION) | BIT(TOOL_CYCLE) | BIT(TOOL_REPETITION))
 #define DETECTING_RULES                                                                            \
     (LOOP_RULES | BIT(OUTPUT_LOOP) | BIT(TRUE_STAGNATION) | BIT(BAD_CYCLE) | BIT(REPEATED_ROUND)   \
@@ -34,6 +36,13 @@ CELLIUM_INLINE uint32_t reaches(uint32_t count, uint32_t threshold)
     return (int32_t)count >= (int32_t)threshold;
 }
 
+/* Whether texts tell of a loop: in a round that brought nothing or little, or had no calls. */
+CELLIUM_INLINE uint32_t texts_count(const FeatureLanes *restrict f, int i)
+{
+    uint32_t old = (f->information[i] == NOTHING) | (f->information[i] == LITTLE);
+    return (old | (f->idle_rounds[i] != 0)) & (f->own_limit[i] == 0);
+}
+
 /* The rules of context, limits and texts. */
 CELLIUM_INLINE void fire_limits(
     const FeatureLanes *restrict f, const Policy *restrict p, uint32_t *restrict fired,
@@ -42,10 +51,9 @@ CELLIUM_INLINE void fire_limits(
     uint32_t compresses = p->action_rules[COMPRESS] >> CONTEXT_CRITICAL & 1;
     for (int i = first; i < end; i++) {
         uint32_t known = f->context_known[i], ready = f->compress_ready[i];
-        uint32_t idle = (f->information[i] != NEWS) & (f->own_limit[i] == 0);
-        uint32_t loud = idle | (p->output_loop_idle_only == 0);
+        uint32_t loud = texts_count(f, i), any = p->output_loop_idle_only == 0;
         double ratio = f->context_ratio[i];
-        fired[i] = (loud & (f->output_repeats[i] >= p->output_loop_repeats)) << OUTPUT_LOOP
+        fired[i] = ((loud | any) & (f->output_repeats[i] >= p->output_loop_repeats)) << OUTPUT_LOOP
             | reaches(f->exhausted_rounds[i], p->context_exhausted_rounds) << CONTEXT_EXHAUSTED
             | (uint32_t)(f->rounds_left[i] == 0) << ROUND_LIMIT
             | (known & ready & (ratio >= p->context_high_saturation)) << CONTEXT_HIGH
@@ -54,8 +62,7 @@ CELLIUM_INLINE void fire_limits(
             | f->compression_failed[i] << COMPRESSION_FAILED
             | (reaches(f->idle_rounds[i], p->idle_rounds)
                | reaches(f->blank_rounds[i], p->idle_blank)) << IDLE
-            | (idle & reaches(f->text_repeats[i], p->repeated_text_texts))
-                << REPEATED_TEXT;
+            | (loud & reaches(f->text_repeats[i], p->repeated_text_texts)) << REPEATED_TEXT;
     }
 }
 
@@ -64,15 +71,17 @@ CELLIUM_INLINE void fire_calls(
     const FeatureLanes *restrict f, const Policy *restrict p, uint32_t *restrict fired,
     int first, int end)
 {
+    uint32_t patient = p->rules_enabled >> TRANSIENT_FAILURE & 1;
     for (int i = first; i < end; i++) {
         double trend = f->progress_trend[i], stuck = (double)(int32_t)f->stuck_iterations[i];
         double failures = (double)(int32_t)f->failures_in_row[i];
         uint32_t cycle = f->cycle[i] != 0;
         uint32_t wall = (trend < p->failure_wall_trend) | (stuck >= p->failure_wall_stuck);
         uint32_t bad = (trend < 0.0) | (stuck >= p->bad_cycle_stuck);
-        uint32_t repeats = (f->own_limit[i] == 0)
-            & (f->repetition_score[i] > p->tool_repetition_repetition);
         uint32_t transient = f->transient_rounds[i];
+        uint32_t waits = patient & (transient != 0) & (f->idle_rounds[i] == 0);
+        uint32_t repeats = (f->own_limit[i] == 0) & (waits ^ 1)
+            & (f->repetition_score[i] > p->tool_repetition_repetition);
         uint32_t persists = reaches(transient, p->transient_failure_patience);
         fired[i] |= (wall & (failures >= p->failure_wall_failures)) << FAILURE_WALL
             | (uint32_t)(failures >= p->failure_chain_failures) << FAILURE_CHAIN
@@ -148,13 +157,12 @@ CELLIUM_INLINE void suspect(
     for (int i = first; i < end; i++) {
         uint32_t nothing = f->information[i] == NOTHING;
         uint32_t old = nothing | (f->information[i] == LITTLE);
-        uint32_t idle = (f->information[i] != NEWS) & (f->own_limit[i] == 0);
         uint32_t again = reaches(f->round_repeats[i], p->loop_suspected_rounds)
             | reaches(f->error_repeats[i], p->loop_suspected_errors)
             | reaches(f->failures_in_row[i], p->loop_suspected_failures);
         uint32_t signs = (nothing & again)
             | (old & reaches(f->no_information[i], p->loop_suspected_no_information))
-            | (idle & reaches(f->text_repeats[i], p->loop_suspected_texts))
+            | (texts_count(f, i) & reaches(f->text_repeats[i], p->loop_suspected_texts))
             | reaches(f->idle_rounds[i], p->loop_suspected_idle)
             | reaches(f->blank_rounds[i], p->loop_suspected_blank);
         fired[i] |= signs << LOOP_SUSPECTED;
@@ -226,7 +234,7 @@ CELLIUM_INLINE uint32_t settle_rungs(const Policy *restrict p, uint32_t fired)
     uint32_t proposing = sure & ~FORCING_RULES, alone = proposing & p->rules_alone;
     uint32_t more = (proposing & (p->action_rules[REDIRECT] | p->action_rules[TERMINATE])) != 0;
     uint32_t left = choose(alone != 0, alone, proposing);
-    uint32_t redirects = (left & p->action_rules[REDIRECT]) != 0;
+    uint32_t redirects = (left & ~MILD_RULES & p->action_rules[REDIRECT]) != 0;
     return fired & ~(more << LOOP_SUSPECTED) & ~((redirects ^ 1) << REDIRECTS_IGNORED);
 }
 

@@ -8,6 +8,8 @@ cdef extern from "stages.h" nogil:
     # Masks of rules: those that force their action; those for repetition and stagnation.
     const uint32_t FORCING_RULES
     const uint32_t DETECTING_RULES
+    # Those whose redirects are not counted as unheeded.
+    const uint32_t MILD_RULES
     # The candidate set; `rules` gets the rules that fired.
     uint8_t evaluate(const Features* features, const Policy* policy, uint32_t* rules)
     # The sessions [start, stop) of a batch, by one of the variants of variants.h.

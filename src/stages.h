@@ -13,14 +13,28 @@
 
 /* --- Rounds to lanes --- */
 
+CELLIUM_INLINE const uint64_t *signatures_of(const Policy *policy, const Round *round)
+{
+    return policy->see_through_volatile && round->shape ? round->shape : round->signature;
+}
+
+/* Those calls of a round of many that would leave the window within it are part of the round. */
+CELLIUM_INLINE void add_dropped_calls(
+    RecordLanes *restrict at, const Policy *policy, const Round *restrict round, int i)
+{
+    const uint64_t *signature = signatures_of(policy, round);
+    for (Py_ssize_t k = 0; k < round->calls - WINDOW; k++)
+        at->round_sum[i] += scattered(
+            fold_pair(signature[k], round->result ? round->result[k] : 0));
+}
+
 /* Call k of a round to lane `first`, the calls behind it to the lanes behind it. */
 CELLIUM_INLINE void take_calls(
     RecordLanes *restrict at, const Policy *restrict policy, const Round *restrict round,
     Py_ssize_t k, int first, int end)
 {
     const Py_ssize_t place = k - first;
-    const uint64_t *signature = policy->see_through_volatile && round->shape
-        ? round->shape : round->signature;
+    const uint64_t *signature = signatures_of(policy, round);
     for (int i = first; i < end; i++)
         at->tool[i] = mix(round->tool[place + i]);
     for (int i = first; i < end; i++) {
@@ -44,6 +58,7 @@ CELLIUM_INLINE void take_single_calls(
 {
     Round round = read_round(batch, row);
     at->sized = round.size != NULL;
+    at->answered = round.result != NULL;
     begin_judging(at, 0, LANES);
     take_calls(at, policy, &round, 0, 0, LANES);
     for (int i = 0; i < LANES; i++) {
@@ -67,7 +82,9 @@ CELLIUM_INLINE void take_round(
 {
     uint64_t errors = 0, empties = 0, transient = 0;
     at->sized = round->size != NULL;
+    at->answered = round->result != NULL;
     begin_judging(at, i, i + 1);
+    add_dropped_calls(at, policy, round, i);
     for (Py_ssize_t k = round->calls > WINDOW ? round->calls - WINDOW : 0; k < round->calls; k++)
         take_calls(at, policy, round, k, i, i + 1);
     for (Py_ssize_t k = 0; round->flags && k < round->calls; k++) {

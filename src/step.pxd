@@ -98,5 +98,4 @@ cdef inline void step(
         session, &out.features, policy, batch.pools, batch.key, out.candidates,
         out.draws, out.bias,
     )
-    feedback.execute(session, policy, out.action, out.candidates, out.rules)
-    out.advice_age = session.advice_age
+    out.advice_age = feedback.execute(session, policy, out.action, out.candidates, out.rules)
