@@ -32,25 +32,31 @@ _NO_NAME = (
 TRANSIENT = {
     # limits of rate
     "rate": r"[\s_-]?limit| exceeded",
-    "too": r"[\s_-]?many[\s_-]?requests",
+    "too": r"[\s_-]?many[\s_-]?requests| busy",
+    "slow": r" down\b",
+    "request": r"[\s_-]?limit",
     "requests": rf" per {_TIME}",
-    "quota": rf"\b.{{0,80}}\bper[\s_-]?{_TIME}",
+    "quota": rf"\b.{{0,80}}\bper[\s_-]?{_TIME}| exceeded",
     "throttl": r"",
     "retry": r"[\s_-]after",
     "try": r"(?:ing)? again (?:later|soon|shortly|in (?:an? |\d))",
     # overload
     "overloaded": _NO_FUNCTION,
     "service": _NOT_READY,
-    "server": _NOT_READY,
+    "server": rf"{_NOT_READY}| error,? please (?:re)?try",
+    "internal": r"[\s_-]?server[\s_-]?error",
     "model": _NOT_READY,
     "backend": _NOT_READY,
-    "upstream": _NOT_READY,
+    "upstream": rf"{_NOT_READY}| connect error",
+    "database": r"(?: \w+)? is locked",
+    "acquire": r"(?: \w+)? lock\b",
     "currently": _NOT_READY,
     "temporarily": _NOT_READY,
     "temporary": r"[\s_]failure",
     "bad": r"[\s_-]?gateway",
     "gateway": r"[\s_-]?time-?out",
     "resource": r"[\s_]?exhausted",
+    "eof": r" occurred in violation",
     # time
     "timed": r"[\s_-]?out",
     "timeout": _NO_NAME,
@@ -145,3 +151,19 @@ SHORT = 120         # characters of an acknowledgement at most, or of its first 
 LONG = 300          # characters of a line that begins with one
 NAMES = 2           # words beside those above that it may have; in JSON, none
 NUMBERS = 2         # numbers that it may have, above 0
+
+# Silence is work done if a word of the tool's name is one of these,
+CHANGES = frozenset(_words("""
+    write edit create delete remove move rename copy mkdir update set put post insert append save
+    send click type press scroll drag hover navigate goto close start stop apply patch replace
+    upload submit add assign install commit push reply notify sleep wait enable disable clear reset
+"""))
+# or if a shell command begins with one of these, behind changes of directory, or writes to a file.
+COMMANDS = frozenset(_words("""
+    mkdir mv cp rm rmdir touch chmod chown ln cd export source unset alias sleep wait kill tar unzip
+    gunzip gzip zip pip pip3 npm apt apt-get make cmake tee truncate dd sync mount umount systemctl
+    useradd usermod git sed insert update delete create drop alter truncate use begin commit
+"""))
+COMMAND_KEYS = ("command", "cmd", "script", "query", "sql", "code", "input")
+COMMAND = r"\s*(?:cd [^&|;]*(?:&&|;)\s*)?(?:sudo )?([\w-]+)"
+WRITES = r"(?<![0-9&>])>>?\s*(?!/dev/null|&)[\w./~\"'$-]"

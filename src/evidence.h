@@ -87,7 +87,7 @@ CELLIUM_INLINE void judge_call(
         uint32_t known = choose(slight, LITTLE, NOTHING);
         uint32_t brought = choose(acknowledged, ACKNOWLEDGEMENT, known);
         brought = choose(at->answered & (at->equal_result[i] != 0), brought, NEWS);
-        brought = choose(empty, LITTLE, brought);
+        brought = choose(empty, choose(acknowledged, ACKNOWLEDGEMENT, LITTLE), brought);
         brought = choose(at->equal_call[i] != 0, known, brought);
         brought = choose(failed, NOTHING, brought);
         brought = choose(transient | (own & (brought != NEWS)), NOT_JUDGED, brought);
@@ -146,7 +146,7 @@ CELLIUM_INLINE void count_errors(
         _Bool failed = some & (at->round_errors[i] == at->round_calls[i]);
         _Bool transient = some & (at->round_transient[i] == at->round_calls[i]);
         uint32_t repeats = at->error_repeats[i];
-        _Bool telling = (int32_t)at->call_size[i] > longest;
+        _Bool telling = (int32_t)at_most_word(at->call_size[i], 0x7FFFFFFF) > longest;
         uint32_t error = at->error[i] & 0xFFFF;
         _Bool same = telling & (repeats != 0) & (error == at->counted_error[i]);
         _Bool passed_over = !some | transient | (at->own_limit[i] != 0);

@@ -30,7 +30,7 @@ import orjson
 from xxhash import xxh3_64_intdigest
 
 from cellium_fast import result_words, stable_text
-from cellium_fast._results import is_acknowledgement, is_transient
+from cellium_fast._results import changes_something, is_acknowledgement, is_transient
 from cellium_fast.errors import InputError, shown
 from cellium_fast.rounds import Round as RoundObject
 from cellium_fast.rounds import ToolCall
@@ -162,6 +162,16 @@ cdef int hash_arguments(bytes prefix, arguments, CallRecord* record) except -1:
     if shape is not text:
         record.shape = hash_bytes(joined(prefix, shape))
     return 0
+
+
+cdef object arguments_parsed(arguments):
+    # JSON text as what it says; anything else, broken JSON too, as it is.
+    if type(arguments) is str and (<str> arguments).lstrip()[:1] == "{":
+        try:
+            return loads(arguments)
+        except ValueError:
+            pass
+    return arguments
 
 
 cdef bint may_be_json(str text):
@@ -509,6 +519,8 @@ cdef class Packer:
             record.result = hash_bytes(utf8(text))
             if is_empty(result):
                 record.flags = CALL_EMPTY
+                if changes_something(name, arguments_parsed(read(&ARGUMENTS, call))):
+                    record.flags |= CALL_ACKNOWLEDGED
             elif len(text) <= SHORT_TEXT and is_acknowledgement(text):
                 record.flags = CALL_ACKNOWLEDGED
         return 0

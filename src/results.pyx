@@ -198,7 +198,7 @@ cdef bint acknowledges(str line) except -1:
             if not int(word):
                 return False
         elif word.isascii():
-            if json or not word.islower():      # no letter in it
+            if json or not (word.islower() or word.replace(".", "", 1).isdecimal()):
                 return False
             names += 1
         elif any([part in word for part in result_words.NOT_DONE_PARTS]):
@@ -208,3 +208,32 @@ cdef bint acknowledges(str line) except -1:
         else:
             names += 1
     return done and names <= NAMES and numbers <= NUMBERS
+
+
+# --- Silence --------------------------------------------------------------------------------------
+cdef object WORDS_OF_NAME = re.compile("[A-Z]?[a-z]+|[A-Z]+").findall
+cdef object COMMAND = re.compile(result_words.COMMAND).match
+cdef object WRITES = re.compile(result_words.WRITES).search
+cdef frozenset CHANGES = result_words.CHANGES
+cdef frozenset COMMANDS = result_words.COMMANDS
+cdef tuple COMMAND_KEYS = result_words.COMMAND_KEYS
+
+
+def changes_something(str tool not None, arguments):
+    """Whether a call that came back with nothing did its work in silence.
+
+    So it is by a tool whose name says that it changes something, or by a command that does.
+    """
+    for word in WORDS_OF_NAME(tool[:SHORT]):
+        if word.lower() in CHANGES:
+            return True
+    if type(arguments) is dict:
+        arguments = next(
+            ((<dict> arguments)[key] for key in COMMAND_KEYS if key in <dict> arguments), None
+        )
+    if type(arguments) is not str:
+        return False
+    command = COMMAND((<str> arguments)[:LONG])
+    return command is not None and (
+        command[1] in COMMANDS or WRITES((<str> arguments)[:LONG]) is not None
+    )

@@ -23,7 +23,7 @@ enum {
    repetition and stagnation. */
 #define FORCING_RULES ((BIT(CONTEXT_HIGH) - 1) | BIT(REDIRECTS_IGNORED))
 /* Those whose redirects, be they ignored, are no reason to stop. */
-#define MILD_RULES (BIT(COMPRESSION_FAILED) | BIT(LITTLE_INFORMATION))
+#define MILD_RULES (BIT(COMPRESSION_FAILED) | BIT(LITTLE_INFORMATION) | BIT(IDLE))
 #define LOOP_RULES (BIT(PROLONGED_STAGNATION) | BIT(TOOL_CYCLE) | BIT(TOOL_REPETITION))
 #define DETECTING_RULES                                                                            \
     (LOOP_RULES | BIT(OUTPUT_LOOP) | BIT(TRUE_STAGNATION) | BIT(BAD_CYCLE) | BIT(REPEATED_ROUND)   \

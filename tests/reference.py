@@ -34,7 +34,7 @@ from reference_policies import (
     TERMINATE,
     policy,
 )
-from reference_rules import advice_of, evaluate_rules
+from reference_rules import advice_of, counts_as_redirect, evaluate_rules
 from reference_window import (
     WINDOW,
     call_cycle,
@@ -391,7 +391,7 @@ def step(session, round, draws=None):
     decision.update(tiebreak=len(candidates) > 1, features=f, draws=thetas)
     decision.update(bias=biases, scores=scores)
     decision["advice_age"] = take_advice(session, advice_of(action, fired, p))
-    note_decision(session, action)
+    note_decision(session, action, counts_as_redirect(fired, p))
     session["done"] = session["done"] or action == TERMINATE
     await_rewards(session, decision)
     return decision

@@ -16,7 +16,8 @@ COUNTS = (
 
 def no_evidence():
     """What is known of the rounds before the first one, or before one a user message opens."""
-    return {"rounds": [], "last_error": None, "last_text": None, **dict.fromkeys(COUNTS, 0)}
+    return {"rounds": [], "last_error": None, "last_text": None, "heeding": False,
+            **dict.fromkeys(COUNTS, 0)}
 
 
 def no_ladder():
@@ -76,13 +77,11 @@ def by_list(call, before, policy):
         return NOTHING
     if exact(call, policy) in [exact(one, policy) for one in before]:
         return repeated
-    if call.get("acknowledged"):
-        return ACKNOWLEDGEMENT
     if call.get("empty"):
-        return LITTLE
-    if result_of(call) in [result_of(one) for one in before]:
-        return repeated
-    return NEWS
+        return ACKNOWLEDGEMENT if call.get("acknowledged") else LITTLE
+    if "result" not in call or result_of(call) not in [result_of(one) for one in before]:
+        return NEWS
+    return ACKNOWLEDGEMENT if call.get("acknowledged") else repeated
 
 
 def with_those_before(window, calls):
@@ -105,7 +104,7 @@ def round_information(session, calls):
         if one == NOTHING and not call.get("error"):
             same_result.append(sum(result_of(call) == result_of(other) for other in seen))
         just_made = [signature(other, policy) for other in before[-3:]]
-        new_call |= one == NEWS and signature(call, policy) not in just_made
+        new_call |= one >= ACKNOWLEDGEMENT and signature(call, policy) not in just_made
     return {
         "information": max(brought, default=NOT_JUDGED),
         "slight": bool(calls) and all(is_slight(call, policy) for call in calls),
@@ -113,6 +112,7 @@ def round_information(session, calls):
         "call_repeats": max(alike),
         "result_repeats": max(same_result),
         "new_call": new_call,
+        "made": bool(calls),
     }
 
 
@@ -121,13 +121,19 @@ def take_evidence(session, given):
     known, made = session["evidence"], given.get("calls") or []
     calls = made[-WINDOW:]
     known["now"] = now = round_information(session, calls)
+    parts = sorted(exact(call, session["policy"]) for call in made)
+    seen_again = len(made) > 1 and parts in known["rounds"][-6:]
+    if seen_again and now["information"] >= ACKNOWLEDGEMENT:
+        now["information"] = LITTLE if now["slight"] else NOTHING
+        now["new_call"] = False
     if calls:
         count_information(known, now["information"])
         count_failures(known, made, now, session["policy"])
-        parts = sorted(exact(call, session["policy"]) for call in calls)
         same = known["rounds"][-1:] == [parts]
         known["round_repeats"] = up(known["round_repeats"]) if same else 1
         known["rounds"] = (known["rounds"] + [parts])[-12:]
+        if all(map(is_transient, made)):
+            known.update(rounds=[], round_repeats=0)
     count_texts(known, given, now["information"], session["policy"])
     blank = not calls and not given.get("text")
     known["idle_rounds"] = 0 if calls else up(known["idle_rounds"])
@@ -187,8 +193,9 @@ def round_cycle(known):
     if known["now"]["information"] not in (NOTHING, LITTLE):
         return 0
     for p in range(2, 7):
-        last, before = rounds[-p:], rounds[-2 * p : -p]
-        if len(rounds) >= 2 * p and last == before and any(one != last[0] for one in last):
+        newest = rounds[-6:] if p == 2 else rounds[-2 * p :]
+        turns = len(newest) == max(2 * p, 6) and newest[p:] == newest[:-p]
+        if turns and any(one != newest[-1] for one in newest[-p:]):
             return p
     return 0
 
@@ -224,10 +231,10 @@ def climb(session, ratio, known):
     ladder["compress_wait"] = up(ladder["compress_wait"])
     exhausted = known and ratio >= policy["rules"]["context_exhausted"]["saturation"]
     ladder["exhausted_rounds"] = up(ladder["exhausted_rounds"]) if exhausted else 0
-    failing = recent_failures(session) >= policy["rules"]["mostly_failing"]["failures"]
-    burning = failing or compression_failed(known, ratio, ladder, policy)
-    if evidence["now"]["new_call"] and not burning:
-        evidence["unheeded_redirects"] = 0
+    if evidence["now"]["made"]:
+        if evidence["now"]["new_call"] and evidence["heeding"]:
+            evidence["unheeded_redirects"] = 0
+        evidence["heeding"] = evidence["now"]["new_call"]
 
 
 def recent_failures(session):
@@ -235,10 +242,10 @@ def recent_failures(session):
     return sum(bool(call.get("error")) for call in session["window"])
 
 
-def note_decision(session, action):
+def note_decision(session, action, strong):
     """What a decision leaves on the ladder for the rounds after it."""
     evidence, ladder = session["evidence"], session["ladder"]
-    if action == REDIRECT:
+    if action == REDIRECT and strong:
         evidence["unheeded_redirects"] = up(evidence["unheeded_redirects"])
     if action == COMPRESS:
         ladder["compress_wait"] = 0
@@ -249,7 +256,7 @@ def note_decision(session, action):
 def evidence_features(session):
     """The features of "What a round brought" and "The ladder"."""
     known, ladder = session["evidence"], session["ladder"]
-    found = {name: value for name, value in known["now"].items() if name != "new_call"}
+    found = {name: value for name, value in known["now"].items() if name not in ("new_call", "made")}
     found.update((name, known[name]) for name in COUNTS)
     found["recent_failures"] = recent_failures(session)
     found.update((name, ladder[name]) for name in LADDER)
@@ -268,8 +275,18 @@ def opening_evidence():
 
 # --- Advice --------------------------------------------------------------------------------------
 def take_advice(session, advice):
-    """How many decisions in a row had the same advice before this one; None is continue."""
-    same = advice is not None and session["advice"] == advice
-    session["advice_age"] = up(session["advice_age"]) if same else 0
+    """For how many decisions this advice was given already; None is continue, which gives none.
+
+    It is remembered over decisions that give none, for as long as it would not be given again.
+    """
+    interval = session["policy"]["repeat_interval"]
+    age = session["advice_age"] + 1
+    age = age - interval if age > MOST else age
+    if advice is None:
+        forgotten = age >= interval
+        session["advice"] = None if forgotten else session["advice"]
+        session["advice_age"] = 0 if forgotten else age
+        return 0
+    session["advice_age"] = age if session["advice"] == advice else 0
     session["advice"] = advice
     return session["advice_age"]

@@ -13,7 +13,7 @@ CELLIUM = {
     "failures_in_row": "calls",  # or "rounds"
     "count_cycles": "calls",  # or "rounds"
     "frequent_tools": [], "frequent_factor": 0.6,
-    "slight_result": 12, "slight_error": 32, "near_duplicate": 12,
+    "slight_result": 24, "slight_error": 32, "near_duplicate": 12,
     "tool_limits": {},  # tool to number, 255 = exempt
     "zero_tokens_unknown": False,
     "compress_cooldown": 1, "compress_tries": None,  # None = never given up
@@ -52,9 +52,9 @@ CELLIUM = {
         "repeated_round": {"on": False, "mask": [REDIRECT], "alone": True, "repeats": 3,
                            "slight_repeats": 4},
         "repeated_call": {"on": False, "mask": [REDIRECT], "alone": True, "calls": 3, "rounds": 3,
-                          "interleaved": 5},
-        "repeated_result": {"on": False, "mask": [REDIRECT], "alone": True, "results": 4,
-                            "rounds": 3},
+                          "interleaved": 8},
+        "repeated_result": {"on": False, "mask": [REDIRECT], "alone": True, "results": 3,
+                            "rounds": 4},
         "repeated_error": {"on": False, "mask": [REDIRECT], "alone": True, "errors": 3},
         "no_information": {"on": False, "mask": [REDIRECT], "alone": True, "rounds": 5},
         "little_information": {"on": False, "mask": [REDIRECT], "alone": True, "rounds": 8},

@@ -2,7 +2,6 @@
 
 from reference_evidence import (
     LITTLE,
-    NEWS,
     NONE_HOLDS,
     NOT_JUDGED,
     NOTHING,
@@ -20,6 +19,10 @@ from reference_policies import (
     RULES,
     TERMINATE,
 )
+
+
+# Redirects for these reasons alone never lead to an end.
+MILD = ("compression_failed", "little_information", "idle")
 
 
 def is_full(f, saturation):
@@ -49,13 +52,14 @@ def conditions(f, policy):
     bad = poor and (trend < rules["bad_cycle"]["trend"] or long["bad_cycle"])
     slowly = slow["trend"] < trend < slow["trend_below"]
     slowly = slowly and f["progress_score"] <= slow["progress"]
-    no_own, no_news = f["own_limit"] == 0, f["information"] != NEWS
+    no_own = f["own_limit"] == 0
+    waits = rules["transient_failure"]["on"] and f["transient_rounds"] and not f["idle_rounds"]
     critical = ready or COMPRESS not in rules["context_critical"]["mask"]
     exhausted = rules["context_exhausted"]["rounds"]
     failed = compression_failed(f["context_known"], f["context_ratio"], f, policy)
     return {
         "output_loop": f["output_repeats"] >= loop["repeats"]
-        and ((no_news and no_own) or not loop["idle_only"]),
+        and (texts_count(f) or not loop["idle_only"]),
         "context_exhausted": f["exhausted_rounds"] >= exhausted,
         "round_limit": bool(limit) and f["round"] >= limit,
         "failure_wall": failures >= wall["failures"] and (falls or long["failure_wall"]),
@@ -67,6 +71,7 @@ def conditions(f, policy):
         "prolonged_stagnation": long["prolonged_stagnation"] and not f["plateau"] and no_own,
         "tool_cycle": f["cycle"] != 0,
         "tool_repetition": no_own
+        and not waits
         and f["repetition_score"] > rules["tool_repetition"]["repetition"],
         "mild_stagnation": long["mild_stagnation"] and not f["making_progress"],
         "moderate_stagnation": long["moderate_stagnation"]
@@ -76,6 +81,12 @@ def conditions(f, policy):
         "compression_failed": failed,
         **loop_conditions(f, rules),
     }
+
+
+def texts_count(f):
+    """Whether texts that come again tell of a loop in this round."""
+    old = f["information"] in (NOTHING, LITTLE)
+    return (old or f["idle_rounds"] > 0) and f["own_limit"] == 0
 
 
 def loop_conditions(f, rules):
@@ -102,8 +113,7 @@ def loop_conditions(f, rules):
         "mostly_failing": nothing
         and f["recent_failures"] >= failing["failures"]
         and none >= failing["rounds"],
-        "repeated_text": f["information"] != NEWS
-        and f["own_limit"] == 0
+        "repeated_text": texts_count(f)
         and f["text_repeats"] >= rules["repeated_text"]["texts"],
         "idle": f["idle_rounds"] >= idle["rounds"] or f["blank_rounds"] >= idle["blank"],
     }
@@ -128,11 +138,7 @@ def loop_suspected(f, rule):
     return (
         (little and f["no_information"] >= rule["no_information"])
         or (nothing and repeats)
-        or (
-            f["information"] != NEWS
-            and f["own_limit"] == 0
-            and f["text_repeats"] >= rule["texts"]
-        )
+        or (texts_count(f) and f["text_repeats"] >= rule["texts"])
         or f["idle_rounds"] >= rule["idle"]
         or f["blank_rounds"] >= rule["blank"]
     )
@@ -173,7 +179,8 @@ def evaluate_rules(features, policy):
         proposals["loop_suspected"] = set(rules["loop_suspected"]["mask"])
     proposed = set().union(*proposals.values())
     alone = [i for i in proposals if rules[i]["alone"]]
-    left = set().union(*(proposals[i] for i in alone or proposals))
+    standing = {i: proposals[i] for i in alone or proposals}
+    left = set().union(*(actions for i, actions in standing.items() if i not in MILD))
     ignored = features["unheeded_redirects"] >= rules["redirects_ignored"]["redirects"]
     if REDIRECT in left and ignored and is_on("redirects_ignored", features, policy):
         fired.add("redirects_ignored")
@@ -183,15 +190,23 @@ def evaluate_rules(features, policy):
         fired.add("progressing")
         proposed |= set(rules["progressing"]["mask"])
     if alone:
-        proposed = left
+        proposed = set().union(*standing.values())
     forced = [i for i in FORCING if i in fired]
     candidates = set(rules[forced[0]]["mask"]) if forced else proposed or {CONTINUE}
     return sorted(candidates), sum(1 << RULES.index(i) for i in fired)
 
 
+def counts_as_redirect(fired, policy):
+    """Whether a redirect of these rules counts as one that can be ignored."""
+    names = [name for bit, name in enumerate(RULES) if fired >> bit & 1]
+    return any(REDIRECT in policy["rules"][i]["mask"] for i in names if i not in MILD)
+
+
 def advice_of(action, fired, policy):
-    """The advice of a decision: its action and the lowest rule that fired and has it."""
+    """The advice of a decision: its action and the lowest rule that fired and has it, those alone first."""
     if action == CONTINUE:
         return None
     names = [name for bit, name in enumerate(RULES) if fired >> bit & 1]
-    return action, next((i for i in names if action in policy["rules"][i]["mask"]), None)
+    giving = [i for i in names if action in policy["rules"][i]["mask"]]
+    alone = [i for i in giving if policy["rules"][i].get("alone")]
+    return action, next(iter(alone or giving), None)
