@@ -36,7 +36,7 @@ TRANSIENT = {
     "slow": r" down\b",
     "request": r"[\s_-]?limit",
     "requests": rf" per {_TIME}",
-    "quota": rf"\b.{{0,80}}\bper[\s_-]?{_TIME}| exceeded",
+    "quota": rf"\b.{{0,80}}\bper[\s_-]?{_TIME}",
     "throttl": r"",
     "retry": r"[\s_-]after",
     "try": r"(?:ing)? again (?:later|soon|shortly|in (?:an? |\d))",
