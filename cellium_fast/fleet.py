@@ -349,7 +349,7 @@ class Fleet:
         >>> fleet = Fleet()
         >>> fleet.set_policy("default", Policy(tool_limits={"job_status": "poll"}))
         >>> fleet.policies["default"].tool_limits
-        {'job_status': 'poll'}
+        (('job_status', 'poll'),)
         """
         row = arguments.place_of("policy", name, self._policies)
         checked = arguments.given_policy(policy)

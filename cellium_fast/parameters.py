@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from cellium_fast import _records
 from cellium_fast.action import Action
@@ -23,12 +24,54 @@ Streak = Annotated[int, Field(strict=True, ge=1, le=254)]
 WindowCount = Annotated[int, Field(strict=True, ge=1, le=_records.WINDOW)]
 Characters = Annotated[int, Field(strict=True, ge=0, le=0xFFFF)]
 Places = Annotated[int, Field(strict=True, ge=1, le=16)]
-ToolLimit = Literal["poll", "exempt"] | Streak
 Shape = Annotated[float, Field(strict=True, ge=1e-3, le=1e6, allow_inf_nan=False)]
 Factor = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
 BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 
 BUILDING = threading.RLock()
+
+# As kernels know them; any number of repeats is no limit.
+TOOL_LIMITS = {"poll": 60, "exempt": 255}
+
+SAID_IN_FULL = "said_in_full"      # the kind of an error whose message needs nothing added
+
+
+def _checked_limits(given: object) -> tuple[tuple[str, object], ...]:
+    """Limits of tools as pairs, in the order given."""
+    pairs = [*given.items()] if isinstance(given, Mapping) else given
+    if not isinstance(pairs, list | tuple):
+        raise _refused("wanted a mapping of tools to limits, or pairs of these", given)
+    if len(pairs) > _records.MAX_LIMITED_TOOLS:
+        raise _refused(f"wanted at most {_records.MAX_LIMITED_TOOLS} tools", len(pairs))
+    limits: dict[str, object] = {}
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise _refused("wanted pairs of a tool and its limit", pair)
+        tool, limit = pair
+        if not isinstance(tool, str):
+            raise _refused("wanted the name of a tool as text", tool)
+        if tool in limits:
+            both = [limits[tool], limit]
+            raise _refused(f'"{tool:.80}": wanted one limit of a tool', both)
+        if not _is_limit(limit):
+            wanted = 'wanted a number from 1 to 254, "poll" or "exempt"'
+            raise _refused(f'"{tool:.80}": {wanted}', limit)
+        limits[tool] = limit
+    return tuple(limits.items())
+
+
+def _is_limit(value: object) -> bool:
+    if isinstance(value, str):
+        return value in TOOL_LIMITS
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 254
+
+
+def _refused(wanted: str, got: object) -> PydanticCustomError:
+    return PydanticCustomError(SAID_IN_FULL, "{words}", {"words": f"{wanted}, got {shown(got)}"})
+
+
+ToolLimit = Literal["poll", "exempt"] | int
+ToolLimits = Annotated[tuple[tuple[str, ToolLimit], ...], BeforeValidator(_checked_limits)]
 
 
 class Parameters(BaseModel):
@@ -42,7 +85,7 @@ class Parameters(BaseModel):
 
     def __init__(self, /, **parameters: Any) -> None:
         try:
-            super().__init__(**with_text_keys(parameters))
+            super().__init__(**parameters)
         except ValidationError as error:
             problems = _problems(error)
             message = "; ".join(f"{field}: {what}" for field, what in problems)
@@ -76,14 +119,6 @@ def _field(location: tuple[Any, ...]) -> str:
     return ".".join(part for part in parts if part.replace("_", "").isalnum())
 
 
-def with_text_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """A key that is no text is an unknown key like any other."""
-    return {
-        str(name): with_text_keys(value) if isinstance(value, Mapping) else value
-        for name, value in values.items()
-    }
-
-
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`changes` laid over `base`, section by section."""
     result = dict(base)
@@ -101,8 +136,10 @@ def _problems(error: ValidationError) -> list[tuple[str, str]]:
     found = []
     for problem in error.errors(include_url=False):
         field = _field(problem["loc"])
-        if problem["type"] == "extra_forbidden":
+        if problem["type"] in ("extra_forbidden", "invalid_key"):
             found.append((field, "there is no such parameter"))
+        elif problem["type"] == SAID_IN_FULL:
+            found.append((field, problem["msg"]))
         else:
             wanted = problem["msg"].removeprefix("Value error, ")
             wanted = wanted.replace("Input should be", "wanted")

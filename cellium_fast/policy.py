@@ -15,6 +15,7 @@ from pydantic import Field, StrictBool
 from cellium_fast import _records, _rules
 from cellium_fast.errors import PolicyError, UnknownNameError, shown
 from cellium_fast.parameters import (
+    TOOL_LIMITS,
     BelowOne,
     Characters,
     Factor,
@@ -24,9 +25,8 @@ from cellium_fast.parameters import (
     PositiveFraction,
     Shape,
     Streak,
-    ToolLimit,
+    ToolLimits,
     merged,
-    with_text_keys,
 )
 from cellium_fast.rules import LastResort, ProposingRule, Rule, Rules
 
@@ -117,9 +117,10 @@ class Policy(Parameters):
     slight_result: Characters = 24
     slight_error: Characters = 32
     near_duplicate: Places = 12
-    tool_limits: dict[str, ToolLimit] = Field(
-        default_factory=dict, max_length=_records.MAX_LIMITED_TOOLS,
-        description="How often in a row a round of a tool may be repeated before it is a loop.",
+    tool_limits: ToolLimits = Field(
+        default=(),
+        description="How often in a row a round of a tool may be repeated before it is a loop. "
+        "Given as a mapping or as pairs, kept as pairs.",
     )
     zero_tokens_unknown: StrictBool = True
     compress_cooldown: Streak = 3
@@ -192,17 +193,21 @@ class Policy(Parameters):
             values = {}
         if not isinstance(values, dict):
             raise PolicyError(f"{path}: wanted a table of parameters, got {type(values).__name__}")
-        values = with_text_keys(values)
         try:
-            return cls.preset(str(values.pop("preset", "default")), **values)
+            name = str(values.pop("preset", "default"))
+            return cls.preset(name, **{str(key): value for key, value in values.items()})
         except (PolicyError, UnknownNameError) as error:
             raise PolicyError(f"{path}: {error}") from None
 
     def replace(self, /, **overrides: Any) -> Self:
         """This policy with some parameters changed; sections merge.
 
+        `tool_limits` are one parameter: what is given takes the place of all there were.
+
         >>> Policy().replace(feedback={"round_cost": 0.2}).feedback.round_cost
         0.2
+        >>> Policy(tool_limits={"ls": 3}).replace(tool_limits={"ps": "poll"}).tool_limits
+        (('ps', 'poll'),)
         """
         return self.model_copy(update=overrides)
 
@@ -222,9 +227,9 @@ class Policy(Parameters):
         row["count_round_cycles"] = self.count_cycles == "rounds"
         row["compress_tries"] = ANY_NUMBER if self.compress_tries is None else self.compress_tries
         row["limited_tool_count"] = len(self.tool_limits)
-        for place, (tool, limit) in enumerate(self.tool_limits.items()):
+        for place, (tool, limit) in enumerate(self.tool_limits):
             row["limited_tools"][place] = _records.mix(_ingest.hash_tool(tool))
-            row["tool_limits"][place] = TOOL_LIMITS.get(limit, limit)
+            row["tool_limits"][place] = limit if isinstance(limit, int) else TOOL_LIMITS[limit]
         row["frequent_tool_count"] = len(self.frequent_tools)
         for place, tool in enumerate(self.frequent_tools):
             row["frequent_tools"][place] = _records.mix(_ingest.hash_tool(tool))
@@ -283,9 +288,6 @@ def _parse_json(text: bytes) -> Any:
 
 
 ANY_NUMBER = 256        # of tries: kernels count to 255
-
-# As kernels know them; any number of repeats is no limit.
-TOOL_LIMITS = {"poll": 60, "exempt": 255}
 
 PARSERS = {
     ".toml": _parse_toml,

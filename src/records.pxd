@@ -267,7 +267,7 @@ ctypedef struct Session "Session":
     uint32_t signature[LAGS]    # mixed hashes of tool and arguments
     uint32_t call[WINDOW - 1]   # mixed hashes of signature and result text together
     uint32_t tool[RUN_WINDOW]   # mixed hashes of tool names
-    uint16_t result[WINDOW - 1] # 16 bits of the hashes of result texts
+    uint16_t result[WINDOW - 1]  # 16 bits of the hashes of result texts
     uint16_t counted_error      # likewise, of the error that error_repeats counts
     float history[HISTORY - 1]  # progress scores before the newest
     uint32_t reward[MAX_STEPS]  # of the last rounds, in units of 2**-31: 0, 1/2 and 1 are exact

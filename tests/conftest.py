@@ -104,7 +104,7 @@ def reference_policy(policy):
         near_duplicate=policy.near_duplicate,
         tool_limits={
             TOOLS.index(tool): LIMITS.get(limit, limit)
-            for tool, limit in policy.tool_limits.items()
+            for tool, limit in policy.tool_limits
         },
         zero_tokens_unknown=policy.zero_tokens_unknown,
         compress_cooldown=policy.compress_cooldown,

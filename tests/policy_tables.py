@@ -34,6 +34,7 @@ DEFAULT = {
     "ema_alpha": 0.3, "empty_is_unproductive": False, "stale_is_unproductive": True,
     "match_results": True, "newest_run_only": True, "see_through_volatile": True,
     "count_failures": "rounds", "count_cycles": "rounds", "frequent_tools": (),
+    "tool_limits": (),
     "slight_result": 24, "slight_error": 32, "near_duplicate": 12,
     "zero_tokens_unknown": True, "compress_cooldown": 3, "compress_tries": 2,
     "loop_detection": True, "repeat_interval": 5,
@@ -145,7 +146,8 @@ STREAKS = (
     "idle.blank", *(f"loop_suspected.{name}" for name in (
         "rounds", "errors", "no_information", "failures", "texts", "idle", "blank")),
 )
-WINDOW_COUNTS = ("repeated_call.calls", "repeated_call.interleaved", "repeated_result.results", "mostly_failing.failures")
+WINDOW_COUNTS = ("repeated_call.calls", "repeated_call.interleaved", "repeated_result.results",
+                 "mostly_failing.failures")
 NONSENSE = [
     ("ema_alpha", [0, -0.1, 1.01, math.nan, math.inf, "x", None, []]),
     ("empty_is_unproductive", ["maybe", None, 2]),
@@ -156,8 +158,7 @@ NONSENSE = [
     ("slight_result", [-1, 65536, 1.5, math.nan, "x", None]),
     ("slight_error", [-1, 65536, 1.5]),
     ("near_duplicate", [0, 17, 1.5, None]),
-    ("tool_limits", ["ls", ["ls"], 5, None, {f"tool{place}": 5 for place in range(17)}]),
-    ("tool_limits.ls", [0, 255, -1, 1.5, math.nan, "often", None, [], True]),
+    ("tool_limits", ["ls", ["ls"], 5, None, [5], [["ls"]], [["ls", 5, 5]]]),
     ("zero_tokens_unknown", ["maybe", None, 2]),
     ("compress_cooldown", [0, 255, 1.5, None]),
     ("compress_tries", [0, 255, 1.5, "never"]),

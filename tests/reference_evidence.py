@@ -174,7 +174,7 @@ def nearly_same(left, right, places):
 
 
 def count_texts(known, given, brought, policy):
-    """Texts in a row that are nearly the one before; where there are no sketches, hashes stand in."""
+    """Texts in a row that are nearly the one before; for want of sketches, hashes stand in."""
     text, places = given.get("sketch"), policy["near_duplicate"]
     if text is None:
         text = given.get("text")

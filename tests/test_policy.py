@@ -115,7 +115,7 @@ def test_actions_may_be_names_codes_or_actions():
 
 
 # --- frozen --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", ["n_step", "rules", "rules.output_loop.repeats",
+@pytest.mark.parametrize("path", ["n_step", "rules", "rules.output_loop.repeats", "tool_limits",
                                   "bias.retry_slow", "posterior.alpha", "feedback.round_cost"])
 def test_policies_are_frozen(path):
     policy = Policy()
@@ -311,18 +311,91 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path):
 
 
 # --- limits of tools, and switches ---------------------------------------------------------------
-def test_limits_of_tools_merge_by_name():
-    policy = Policy(tool_limits={"ls": 3, "ps": "poll"}).replace(tool_limits={"ls": "exempt"})
-    assert policy.tool_limits == {"ls": "exempt", "ps": "poll"}
-    assert Policy().tool_limits == Policy.preset("cellium").tool_limits == {}
-    assert Policy(tool_limits={"ls": 3}) != Policy()
+LIMITS = (("ps", "poll"), ("ls", 3), ("top", "exempt"), ("cat", 254))
+
+
+@pytest.mark.parametrize("given", [dict(LIMITS), LIMITS, list(map(list, LIMITS))])
+def test_limits_of_tools_are_kept_as_pairs_in_the_order_given(given):
+    policy = Policy(tool_limits=given)
+    assert policy.tool_limits == LIMITS
+    assert policy == Policy(tool_limits=dict(LIMITS)) != Policy()
+    assert Policy().tool_limits == Policy.preset("cellium").tool_limits == ()
+
+
+def test_limits_of_tools_are_replaced_as_a_whole():
+    policy = Policy(tool_limits=LIMITS)
+    assert policy.replace(tool_limits={"ls": 5}).tool_limits == (("ls", 5),)
+    assert policy.replace(tool_limits={}) == Policy()
+    assert policy.replace(n_step=2).tool_limits == policy.tool_limits == LIMITS
+    assert Policy.preset("cellium", tool_limits={"ls": 5}).tool_limits == (("ls", 5),)
+
+
+def test_what_is_given_as_limits_is_not_what_is_kept():
+    given = {"ls": 3}
+    policy = Policy(tool_limits=given)
+    given["ls"] = given["ps"] = 4
+    assert policy.tool_limits == (("ls", 3),)
+
+
+@pytest.mark.parametrize("name", ["default", "cellium"])
+def test_equal_policies_have_one_hash(name):
+    policies = [
+        Policy.preset(name, tool_limits=limits, frequent_tools=["ls"])
+        for limits in (dict(LIMITS), LIMITS, dict(reversed(LIMITS)), {})
+    ]
+    assert hash(policies[0]) == hash(policies[1])
+    assert len(set(policies)) == 3
+    assert hash(policies[3]) == hash(Policy.preset(name, frequent_tools=["ls"]))
+
+
+@pytest.mark.parametrize(("limits", "words"), [
+    ({"run-tests": 0}, '"run-tests": wanted a number from 1 to 254, "poll" or "exempt", got 0'),
+    *(({"a": 5, "ls": value},
+       f'"ls": wanted a number from 1 to 254, "poll" or "exempt", got {value!r}')
+      for value in (255, -1, 1.5, math.nan, "often", None, [], True, {"ls": 3})),
+    ([("ls", 3), ("ps", 4), ("ls", 5)], '"ls": wanted one limit of a tool, got [3, 5]'),
+    ({f"tool{place}": 5 for place in range(17)}, "wanted at most 16 tools, got 17"),
+    ({1: 5}, "wanted the name of a tool as text, got 1"),
+    ({None: 5}, "wanted the name of a tool as text, got None"),
+    ([("ls", 3), ["ps"]], "wanted pairs of a tool and its limit, got ['ps']"),
+    (["ls"], "wanted pairs of a tool and its limit, got 'ls'"),
+    ("ls", "wanted a mapping of tools to limits, or pairs of these, got 'ls'"),
+    (None, "wanted a mapping of tools to limits, or pairs of these, got None"),
+])
+def test_limits_that_are_refused_name_the_tool_and_what_is_wanted(limits, words):
+    for make in (Policy, Policy().replace):
+        with pytest.raises(PolicyError) as caught:
+            make(tool_limits=limits)
+        assert str(caught.value) == f"tool_limits: {words}"
+        assert caught.value.problems == (("tool_limits", words),)
+
+
+def test_a_record_holds_as_many_limits_as_are_allowed():
+    limits = tuple((f"tool{place}", 5) for place in range(16))
+    assert Policy(tool_limits=limits).tool_limits == limits
 
 
 def test_what_limits_a_policy_has_reads_back(written):
-    policy = Policy(tool_limits={"ls": 3, "ps": "poll"}, compress_tries=None)
+    policy = Policy(tool_limits=LIMITS, compress_tries=None)
     assert Policy.from_file(written("p.json", policy.model_dump_json())) == policy
-    toml = written("p.toml", '[tool_limits]\nls = 3\nps = "poll"\n')
-    assert Policy.from_file(toml) == Policy(tool_limits=policy.tool_limits)
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("p.toml", '[tool_limits]\nps = "poll"\nls = 3\ntop = "exempt"\ncat = 254\n'),
+    ("p.yaml", "tool_limits: {ps: poll, ls: 3, top: exempt, cat: 254}"),
+    ("p.yaml", "tool_limits:\n- [ps, poll]\n- [ls, 3]\n- [top, exempt]\n- [cat, 254]\n"),
+    ("p.json", '{"tool_limits": {"ps": "poll", "ls": 3, "top": "exempt", "cat": 254}}'),
+])
+def test_limits_of_tools_in_a_file(written, name, content):
+    assert Policy.from_file(written(name, content)) == Policy(tool_limits=LIMITS)
+
+
+def test_a_number_for_a_tool_in_a_file_is_refused(written):
+    path = written("p.yaml", "tool_limits: {1: 5}")
+    with pytest.raises(PolicyError) as caught:
+        Policy.from_file(path)
+    words = "tool_limits: wanted the name of a tool as text, got 1"
+    assert str(caught.value) == f"{path}: {words}"
 
 
 def test_compress_is_never_given_up_with_none():

@@ -29,7 +29,8 @@ def record_leaves(record: np.void, before: str = "") -> dict[str, Any]:
 OTHER_WORD = {
     "count_failures": "calls", "count_cycles": "calls", "tie_break": "first", "credit": "newest",
     "update": "one_side", "learn_from": "all", "posterior.decay_target": 3.0,
-    "frequent_tools": ("ls",), "rules.tool_cycle.compress_from": 0.25,
+    "frequent_tools": ("ls",), "tool_limits": (("ls", 3),),
+    "rules.tool_cycle.compress_from": 0.25,
     "rules.tool_repetition.compress_from": 0.25,
 }
 RENAMED = {
@@ -38,6 +39,7 @@ RENAMED = {
     "loop_detection": ("rules_enabled",),
     "repeat_interval": (),      # for those who put decisions into words
     "frequent_tools": ("frequent_tool_count", "frequent_tools[0]"),
+    "tool_limits": ("limited_tool_count", "limited_tools[0]", "tool_limits[0]"),
     "credit": ("backward_credit",),
     "update": ("threshold_update",),
     "learn_from": ("learn_from_all",),
@@ -95,10 +97,8 @@ def test_the_record_holds_the_very_number(path):
 def test_no_field_of_the_record_is_left_out():
     reached = {place for path in DEFAULT for place in places(path)}
     fields = set(record_leaves(np.zeros(1, _records.POLICY)[0]))
-    tables = {f"frequent_tools[{place}]" for place in range(1, 16)} | {"limited_tool_count"}
-    for place in range(16):
-        tables |= {f"limited_tools[{place}]", f"tool_limits[{place}]"}
-    assert fields - reached == tables
+    tables = ("frequent_tools", "limited_tools", "tool_limits")
+    assert fields - reached == {f"{table}[{place}]" for table in tables for place in range(1, 16)}
 
 
 @pytest.mark.parametrize(("bit", "rule"), list(enumerate(_rules.RULES)))
