@@ -12,16 +12,11 @@ from typing import Any
 
 import pytest
 from cli_runs import EXAMPLES, as_json, call, calling_run, chat_run, start, write
+from trace_files import RECORDINGS, needs_recordings
 
 import cellium_fast
 from cellium_fast import Action, Round, _records, traces
 from cellium_fast.replay import replay
-
-RECORDINGS = os.environ.get("CELLIUM_TRACES", "")
-
-needs_recordings = pytest.mark.skipif(
-    not os.path.isdir(RECORDINGS), reason="CELLIUM_TRACES names no directory of recordings"
-)
 
 
 @pytest.fixture(autouse=True)

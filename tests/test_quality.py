@@ -15,12 +15,20 @@ import numpy as np
 import pytest
 from cli_runs import EXAMPLES, chat_run, write
 from scipy.stats import binomtest
+from trace_files import RECORDINGS, needs_recordings
 
 from cellium_fast import Action, Decisions, Policy, Round, ToolCall, lockstep
 from cellium_fast._rules import RULES
-from cellium_fast.quality import FIRED, Detector, Judge, JudgedRuns, Share, judge
-from cellium_fast.replay import RunName, replay
-from cellium_fast.traces import COMPACTION, NO_EVENT, USER_MESSAGE, Problem, RecordedRun
+from cellium_fast.quality import FIRED, Detector, Judge, JudgedRuns, Quality, Share, judge
+from cellium_fast.replay import RunName, read_files, replay
+from cellium_fast.traces import (
+    COMPACTION,
+    NO_EVENT,
+    USER_MESSAGE,
+    Problem,
+    RecordedRun,
+    find_files,
+)
 
 FILE = Path("runs.json")
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "quality.py"
@@ -337,6 +345,39 @@ def test_judging_changes_no_decision_and_problems_are_told() -> None:
         assert left.actions.tolist() == right.actions.tolist()
     assert len(judge([Problem(FILE, 3, "not JSON"), *runs], on_problem=told.append)) == 60
     assert [str(one) for one in told] == ["runs.json:3: not JSON"]
+
+
+# --- real recordings -----------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def recorded() -> JudgedRuns:
+    return judge(read_files(find_files([RECORDINGS])))
+
+
+def by_default(recorded: JudgedRuns, *sources: str) -> Quality:
+    """What the default policy is worth on the runs of some formats."""
+    chosen = recorded.part(np.array([name.source in sources for name in recorded.names]))
+    assert len(chosen), sources
+    return chosen.quality(Detector.POLICY)
+
+
+@needs_recordings
+def test_the_default_catches_failing_runs_and_leaves_good_ones_alone(recorded: JudgedRuns) -> None:
+    quality = by_default(recorded, "intercode", "inspect")
+    assert quality.caught.total > 700 and quality.disturbed.total > 800
+    assert quality.caught.count >= 0.25 * quality.caught.total
+    assert quality.disturbed.count <= 0.0075 * quality.disturbed.total
+
+
+@needs_recordings
+def test_the_default_disturbs_hardly_any_agent_that_talks_to_people(recorded: JudgedRuns) -> None:
+    disturbed = by_default(recorded, "tau-bench").disturbed
+    assert disturbed.total == 84 and disturbed.count <= 1
+
+
+@needs_recordings
+def test_the_default_leaves_long_sound_sessions_alone(recorded: JudgedRuns) -> None:
+    flagged = by_default(recorded, "pi-mono").flagged
+    assert flagged.total > 700 and flagged.count == 0
 
 
 # --- the script ----------------------------------------------------------------------------------

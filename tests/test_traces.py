@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_files import ANSWER, TAU, USER, Files, Reading, asks, call
+from trace_files import (
+    ANSWER,
+    RECORDINGS,
+    TAU,
+    USER,
+    Files,
+    Reading,
+    asks,
+    call,
+    needs_recordings,
+)
 
 from cellium_fast import traces
 from cellium_fast.traces import intercode, openai_chat, swe_agent
@@ -17,11 +27,6 @@ from cellium_fast.traces.evidence import SHELL_ERRORS, is_error_text
 from cellium_fast.traces.files import parse
 
 SAMPLES = Path(__file__).parent.parent / "examples" / "runs"
-RECORDINGS = os.environ.get("CELLIUM_TRACES", "")
-
-needs_recordings = pytest.mark.skipif(
-    not os.path.isdir(RECORDINGS), reason="CELLIUM_TRACES names no directory of recordings"
-)
 
 # The samples
 

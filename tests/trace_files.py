@@ -10,7 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cellium_fast import traces
+
+RECORDINGS = os.environ.get("CELLIUM_TRACES", "")
+
+needs_recordings = pytest.mark.skipif(
+    not os.path.isdir(RECORDINGS), reason="CELLIUM_TRACES names no directory of recordings"
+)
 
 USER = {"role": "user", "content": "go on"}
 ANSWER = {"role": "assistant", "content": "done"}
