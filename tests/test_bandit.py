@@ -8,8 +8,11 @@ from conftest import Agent, Pair, call, pack, reference_policy
 from scipy import special
 
 from cellium_fast import Action, Fleet, Policy, Posterior, _bandit, _records, kernels
+from cellium_fast.bench.numpy_fleet import SIXTEEN_RULES
 from cellium_fast.decision import Decisions
 
+# A failed call is a tie of continue, retry and redirect.
+TYING = SIXTEEN_RULES.replace(rules={"failure_chain": {"failures": 1}})
 CONTINUE, RETRY, REDIRECT, COMPRESS, TERMINATE = range(5)
 
 
@@ -115,7 +118,7 @@ def test_arms_are_drawn_apart():
 
 
 def test_rounds_are_drawn_apart():
-    fleet = Fleet(policies={"only": Policy(rules={"failure_chain": {"failures": 1}})})
+    fleet = Fleet(policies={"only": TYING})
     ids = fleet.open(2_000)
     failed = pack([{"calls": [call(error=True)]}] * len(ids))
     first, second = (fleet.step(ids, failed).draws[:, RETRY] for _ in range(2))
@@ -252,7 +255,7 @@ def test_the_kernel_draws_what_the_fleet_draws(rng):
 
 
 def test_decisions_show_draws_bias_and_scores():
-    fleet = Fleet(policies={"only": Policy(rules={"failure_chain": {"failures": 1}})})
+    fleet = Fleet(policies={"only": TYING})
     decisions = fleet.step(fleet.open(3), pack([{"calls": [call(error=True)]}] * 3))
     for place, decision in enumerate(decisions):
         assert set(decision.draws) == {Action.CONTINUE, Action.RETRY, Action.REDIRECT}
@@ -265,7 +268,7 @@ def test_decisions_show_draws_bias_and_scores():
 @pytest.mark.parametrize("prior", [(1e-3, 1e-3), (1e6, 1.0), (0.5, 3.0)])
 def test_a_pools_prior_is_drawn_from(prior):
     pools = {"only": Posterior(alpha=prior[0], beta=prior[1])}
-    policies = {"only": Policy(rules={"failure_chain": {"failures": 1}})}
+    policies = {"only": TYING}
     fleet = Fleet(seed=2, policies=policies, pools=pools)
     decisions = fleet.step(fleet.open(40), pack([{"calls": [call(error=True)]}] * 40))
     posteriors = [([prior[0]] * 5, [prior[1]] * 5)] * 40

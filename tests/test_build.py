@@ -162,4 +162,4 @@ def test_a_default_fleet_steps_without_validators_and_thread_pools():
         "s = c.Fleet().session(context_limit=10); d = s.step(c.Round(context_tokens=10))\n"
         "print(d.action, bool(d.prompt and d.explain()))\n"
         "print(c.Policy.__pydantic_complete__, 'concurrent.futures' in sys.modules)"
-    ).split() == ["terminate", "True", "False", "False"]
+    ).split() == ["compress", "True", "False", "False"]

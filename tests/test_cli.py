@@ -188,7 +188,7 @@ def test_limit(made_up: Path) -> None:
 
 # --- the summary ---------------------------------------------------------------------------------
 def test_summary_against_a_hand_count(made_up: Path) -> None:
-    summary = as_json(made_up)
+    summary = as_json(made_up, "--policy", "cellium")
     expected = {
         "runs": 3, "rounds": 10, "succeeded": 1, "failed": 1, "unlabelled": 1,
         "runs_with": {"continue": 3, "retry": 0, "redirect": 0, "compress": 0, "terminate": 1},
@@ -199,12 +199,24 @@ def test_summary_against_a_hand_count(made_up: Path) -> None:
     assert summary["sources"] == {"openai-chat": expected}
     assert summary["outcomes"]["failed"]["rounds_after_terminate"] == 2
     assert summary["outcomes"]["succeeded"]["runs"] == 1
-    assert (summary["policy"], summary["seed"], summary["problems"]) == ("default", 0, 0)
+    assert (summary["policy"], summary["seed"], summary["problems"]) == ("cellium", 0, 0)
     assert summary["rounds_per_second"] <= summary["loop_rounds_per_second"]
 
 
+def test_summary_by_default_against_a_hand_count(made_up: Path) -> None:
+    summary = as_json(made_up)
+    assert summary["policy"] == "default"
+    # The loop of texts has no call: a reason for retry from its fourth round on.
+    assert summary["total"] == {
+        "runs": 3, "rounds": 10, "succeeded": 1, "failed": 1, "unlabelled": 1,
+        "runs_with": {"continue": 3, "retry": 1, "redirect": 0, "compress": 0, "terminate": 0},
+        "decisions": {"continue": 6, "retry": 4, "redirect": 0, "compress": 0, "terminate": 0},
+        "median_first_intervention": 4, "rounds_after_terminate": 0, "rounds_after_redirect": 0,
+    }
+
+
 def test_table_against_a_hand_count(made_up: Path) -> None:
-    out = call("replay", made_up).stdout
+    out = call("replay", made_up, "--policy", "cellium").stdout
     rows = [" ".join(line.split()) for line in out.splitlines()]
     for row in (
         "openai-chat 3 10 1 1 1 0 0 0 1 5 2 0", "total 3 10 1 1 1 0 0 0 1 5 2 0",
@@ -259,7 +271,7 @@ def test_a_pipe_gets_the_table_in_one_piece(
         monkeypatch.delenv("COLUMNS", raising=False)
         if columns is not None:
             monkeypatch.setenv("COLUMNS", columns)
-        out, _ = start("replay", made_up).communicate()
+        out, _ = start("replay", made_up, "--policy", "cellium").communicate()
         assert b"total 3 10 1 1 1 0 0 0 1 5 2 0" in b" ".join(out.split())
 
 
@@ -277,15 +289,17 @@ def test_same_seed_same_output(tmp_path: Path) -> None:
 def test_policy_by_name_and_from_files(made_up: Path) -> None:
     folder = made_up.parent / "policies"
     folder.mkdir()
-    (folder / "a.toml").write_text("[rules.output_loop]\nrepeats = 3\n")
+    (folder / "a.toml").write_text("[rules.output_loop]\nrepeats = 3\nafter_redirect = false\n")
     (folder / "a.yaml").write_text("preset: cellium\nrules: {output_loop: {repeats: 4}}\n")
-    (folder / "a.json").write_text('{"rules": {"output_loop": {"enabled": false}}}')
+    (folder / "a.json").write_text(
+        '{"preset": "cellium", "rules": {"output_loop": {"enabled": false}}}'
+    )
     policies = ["default", "cellium", *(folder / f"a.{kind}" for kind in ("toml", "yaml", "json"))]
     terminated = [
         as_json(made_up, "--policy", policy)["total"]["decisions"]["terminate"]
         for policy in policies
     ]
-    assert terminated == [3, 3, 5, 4, 0]
+    assert terminated == [0, 3, 5, 4, 0]
 
 
 def test_a_wrong_policy_file_names_the_field(made_up: Path, tmp_path: Path) -> None:
@@ -351,14 +365,15 @@ def test_decisions_into_a_pipe(made_up: Path) -> None:
 # --- one run -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("wanted", ["loop", "{file}:loop", "made_up.jsonl:loop"])
 def test_show(wanted: str, made_up: Path) -> None:
-    result = call("replay", made_up, "--show", wanted.format(file=made_up))
+    paths = (made_up, "--policy", "cellium")
+    result = call("replay", *paths, "--show", wanted.format(file=made_up))
     assert result.exit_code == 0
     rows = [line.split(maxsplit=3) for line in result.stdout.splitlines() if "text" in line]
     assert [row[:3] for row in rows][3:5] == [["4", "text", "continue"], ["5", "text", "terminate"]]
     assert "output loop" in rows[4][3]
     assert "7 rounds, failed" in result.stdout
 
-    shown = as_json(made_up, "--show", "loop")
+    shown = as_json(*paths, "--show", "loop")
     assert (shown["run"], shown["success"], len(shown["decisions"])) == ("loop", False, 7)
     assert shown["decisions"][4]["cause"] == "output_loop"
 
@@ -374,7 +389,8 @@ def test_show_names_calls_and_user_messages(tmp_path: Path) -> None:
 
 def test_show_folds_the_quiet_rounds_of_a_long_run(tmp_path: Path) -> None:
     run = chat_run("a", [str(number) for number in range(60)] + ["same"] * 6)
-    out = call("replay", write(tmp_path / "a.jsonl", run), "--show", "a").stdout
+    path = write(tmp_path / "a.jsonl", run)
+    out = call("replay", path, "--policy", "cellium", "--show", "a").stdout
     assert "1-64" in out
     assert "66 rounds" in out
     assert len(out.splitlines()) < 12

@@ -208,8 +208,8 @@ def test_the_first_bad_element_is_found(check, good, bad):
 
 
 # --- Memory and threads ---------------------------------------------------------------------------
-def test_a_session_takes_five_lines_of_cache():
-    assert _records.SESSION.itemsize <= 320
+def test_a_session_takes_six_lines_of_cache():
+    assert _records.SESSION.itemsize <= 6 * 64
     memory = Fleet()._memory
     for count in (1, 100, 5_000):
         memory.take_slots(count)

@@ -9,6 +9,7 @@ from conftest import call, pack
 from cellium_fast import Fleet, InputError, Policy, Round, RoundBatch, ToolCall
 
 CELLIUM, DEFAULT = Policy.preset("cellium"), Policy()
+STRICT = Policy(rules={"context_exhausted": {"rounds": 1}})     # terminates at once
 
 
 def rewards(rounds, policy=DEFAULT, **limits):
@@ -144,7 +145,7 @@ def test_rewards_of_objects_and_columns_are_equal():
 
 # --- What a decision leaves ----------------------------------------------------------------------
 def test_terminate_marks_the_session_done_until_a_user_message():
-    fleet = Fleet()
+    fleet = Fleet(policies={"strict": STRICT})
     ids = fleet.open(2, context_limit=100)
     assert fleet.done(ids).tolist() == [False, False]
     fleet.step(ids, pack([{"context_tokens": 99}, {"context_tokens": 9}]))
@@ -161,7 +162,7 @@ def test_terminate_marks_the_session_done_until_a_user_message():
 
 
 def test_a_done_session_steps_on():
-    fleet = Fleet()
+    fleet = Fleet(policies={"strict": STRICT})
     ids = fleet.open(1, context_limit=100)
     for t in range(3):
         decisions = fleet.step(ids, pack([{"context_tokens": 99}]))

@@ -5,6 +5,7 @@ import pytest
 from conftest import Agent, Pair, call, pack, random_policy
 
 from cellium_fast import Fleet, InputError, Policy, Posterior, Round, SessionError, kernels
+from cellium_fast.bench.numpy_fleet import SIXTEEN_RULES
 
 PRESETS = ("cellium", "default")
 UNIT = 2.0**-32  # increments of a pool are whole numbers of this
@@ -87,7 +88,7 @@ def test_a_given_reward_learns_as_the_decimal_it_was_written():
 
 def test_only_decisions_with_several_candidates_learn():
     rules = {name: {"enabled": False} for name, _ in Policy().rules}
-    rules["failure_chain"] = {"enabled": True, "failures": 1}
+    rules["failure_chain"] = {"enabled": True, "failures": 1, "actions": ["retry", "redirect"]}
     for learn_from, updates in (("tiebreak", 1), ("all", 4)):
         policy = Policy(rules=rules, learn_from=learn_from, n_step=1)
         fleet = Fleet(policies={"only": policy})
@@ -131,7 +132,8 @@ def test_closing_credits_what_is_pending(case):
 
 
 def test_terminate_does_not_settle():
-    policy = Policy(learn_from="all", tie_break="first")
+    rules = {"context_exhausted": {"rounds": 1}}
+    policy = Policy(learn_from="all", tie_break="first", rules=rules)
     fleet = Fleet(policies={"only": policy})
     ids = fleet.open(1, context_limit=100)
     fleet.step(ids, pack([{"context_tokens": 99, "reward": 0.5}]))
@@ -182,7 +184,7 @@ def test_a_user_message_leaves_pending_returns():
 def test_a_pool_learns_at_the_end_of_a_call():
     # Each failed call is a tie; all draws of the second call use the pool after the first.
     rules = {"failure_chain": {"failures": 1}}
-    policy = Policy(n_step=1, rules=rules, tie_break="greedy", learn_from="all")
+    policy = SIXTEEN_RULES.replace(n_step=1, rules=rules, tie_break="greedy", learn_from="all")
     fleet = Fleet(policies={"only": policy})
     ids = fleet.open(50)
     failed = pack([{"calls": [call(error=True)], "reward": 1.0}] * 50)
@@ -226,7 +228,7 @@ def test_increments_are_rounded_to_whole_numbers(rewards):
 
 def test_a_private_posterior_learns_before_its_session_decides():
     rules = {"failure_chain": {"failures": 1}}
-    policy = Policy(n_step=1, rules=rules, tie_break="greedy", learn_from="all")
+    policy = SIXTEEN_RULES.replace(n_step=1, rules=rules, tie_break="greedy", learn_from="all")
     fleet = Fleet(policies={"only": policy})
     ids = fleet.open(1, private=True)
     failed = pack([{"calls": [call(error=True)], "reward": 1.0}])

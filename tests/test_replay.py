@@ -12,6 +12,7 @@ import pytest
 
 from cellium_fast import Action, Decisions, Fleet, InputError, Policy, Round, ToolCall, lockstep
 from cellium_fast import replay as engine
+from cellium_fast.bench.numpy_fleet import SIXTEEN_RULES
 from cellium_fast.replay import ReplayedRun, RunName, replay, summarise
 from cellium_fast.traces import COMPACTION, NO_EVENT, USER_MESSAGE, Problem, RecordedRun
 from cellium_fast.traces.packed import pack_together
@@ -114,7 +115,7 @@ def test_same_seed_same_decisions_and_another_seed_others() -> None:
 
 def test_outcomes_teach_the_pool() -> None:
     def posterior(success: bool | None) -> float:
-        fleet = Fleet()
+        fleet = Fleet(policies={"tying": SIXTEEN_RULES})
         runs = [run(str(number), same_call(6), success=success) for number in range(20)]
         lockstep.Driver(fleet).drive(lockstep.Group(list(pack_together(runs))))
         return float(fleet.posterior()["alpha"].sum())
@@ -171,21 +172,23 @@ def test_explanations_know_names_and_errors_of_their_round() -> None:
 
     rounds = [
         Round([ToolCall("open", n, f"{word} is missing", error=True)])
-        for n, word in enumerate(["bread", "salt", "oil", "rice"])
+        for n, word in enumerate(["bread", "salt", "oil", "rice", "tea"])
     ]
     replay([run("a", rounds)], on_decisions=take)
-    assert "rice is missing" in words[3]["failure_chain"]
+    assert "tea is missing" in words[4]["failure_chain"]
 
 
 def test_rounds_after_count_until_the_next_user_message() -> None:
     events = [NO_EVENT] * 14
     events[8] = USER_MESSAGE
-    result = replay([run("a", same_text(14), events), run("b", same_text(7))])
+    policy = Policy(rules={"output_loop": {"after_redirect": False}})
+    result = replay([run("a", same_text(14), events), run("b", same_text(7))], policy)
     actions = [one.actions.tolist() for one in result.runs]
-    # The fifth equal text terminates, and so does each one more, until the user speaks.
-    assert actions[0] == [0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4]
+    # The fourth round without a call is a reason for retry. The fifth equal text terminates, and
+    # so does each one more, until the user speaks.
+    assert actions[0] == [0, 0, 0, 1, 4, 4, 4, 4, 0, 0, 0, 1, 4, 4]
     assert [one.rounds_after_terminate for one in result.runs] == [3 + 1, 2]
-    assert [one.first_intervention for one in result.runs] == [5, 5]
+    assert [one.first_intervention for one in result.runs] == [4, 4]
 
 
 def test_came_before_against_a_plain_loop() -> None:

@@ -154,7 +154,7 @@ def test_a_column_left_out_is_one_that_tells_nothing(name):
     assert same(*decided)
 
 
-@pytest.mark.parametrize("name", ["call_result", "call_flags", "call_size"])
+@pytest.mark.parametrize("name", ["call_result", "call_flags"])
 def test_a_call_column_left_out_is_zero(name):
     decided = []
     for column in (None, np.zeros(3, getattr(RoundBatch.from_rounds(ROUNDS), name).dtype)):
@@ -163,6 +163,20 @@ def test_a_call_column_left_out_is_zero(name):
         fleet = Fleet()
         decided.append(fleet.step(fleet.open(3, context_limit=1_000), batch))
     assert same(*decided)
+
+
+def test_sizes_left_out_are_zero_but_make_no_result_slight():
+    decided = []
+    for sizes in (None, np.zeros(3, np.uint32)):
+        batch = RoundBatch.from_rounds(ROUNDS)
+        batch.call_size = sizes
+        fleet = Fleet()
+        decided.append(fleet.step(fleet.open(3, context_limit=1_000), batch))
+    left_out, zero = map(numbers, decided)
+    assert {name for name in zero if left_out[name] != zero[name]} == {"slight"}
+    # The first round has an error among its results, the second none.
+    assert decided[0].features["slight"].tolist() == [0, 0, 0]
+    assert decided[1].features["slight"].tolist() == [0, 0, 1]
 
 
 # --- columns say what objects say -----------------------------------------------------------------
@@ -243,12 +257,13 @@ def test_a_context_limit_counts_from_its_round_on():
     assert not Fleet().session().step(Round(context_tokens=5)).features.context_known
 
 
-def test_tokens_not_told_are_the_last_ones_told():
-    session = Fleet().session(context_limit=1_000)
+@pytest.mark.parametrize(("preset", "after_zero"), [("default", 0.1), ("cellium", 0.0)])
+def test_tokens_not_told_are_the_last_ones_told(preset, after_zero):
+    session = Fleet(policies={"only": preset}).session(context_limit=1_000)
     told = [None, 100, None, float("nan"), -5, 0]
     seen = [session.step(Round(context_tokens=tokens)).features for tokens in told]
     assert [one.context_known for one in seen] == [False] + [True] * 5
-    assert [one.context_saturation for one in seen] == [0.0, 0.1, 0.1, 0.1, 0.1, 0.0]
+    assert [one.context_saturation for one in seen] == [0.0, 0.1, 0.1, 0.1, 0.1, after_zero]
 
 
 @pytest.mark.parametrize("given", [0.0, 0.3, 1.0, np.float32(0.3), np.float64(0.3)])

@@ -7,6 +7,7 @@ from conftest import TOOL_HASHES, call, named, pack, watch
 from cellium_fast import Fleet, Policy, RoundBatch, _records
 
 CELLIUM, DEFAULT = Policy.preset("cellium"), Policy()
+BY_CALL = DEFAULT.replace(count_cycles="calls")
 
 
 def calls_of(text, **fields):
@@ -113,19 +114,61 @@ def test_frequent_tools_are_judged_over_the_last_ten_calls():
 )
 def test_cycle(text, length):
     assert last(text)["cycle"] == length
-    assert last(text, DEFAULT)["cycle"] == length
+    assert last(text, BY_CALL)["cycle"] == length
+
+
+def cycle_of_rounds(calls, policy=DEFAULT):
+    """The feature after rounds of one call."""
+    return watch([{"calls": [one]} for one in calls], policy)[-1]["cycle"]
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        ("AB", 0),
+        ("BAB", 0),
+        ("ABAB", 2),
+        ("XXABAB", 2),
+        ("ABABX", 0),
+        ("AAAA", 0),
+        ("ABBA", 0),
+        ("BCABC", 0),
+        ("ABCABC", 3),
+        ("ABCABCX", 0),
+        ("XABCABC", 3),
+        ("ABABAB", 2),
+        ("AAAAAA", 0),  # not all may be equal
+        ("AABAAB", 3),
+        ("ABCXBC", 0),
+        ("ABCDABC", 0),
+        ("ABCDABCD", 4),
+        ("XABCDEABCDE", 5),
+        ("ABCDEFABCDEF", 6),
+        ("XABCDEFABCDEF", 6),
+        ("ABCDEFGABCDEFG", 0),  # longer than is looked for
+    ],
+)
+def test_default_counts_cycles_in_rounds(text, length):
+    assert cycle_of_rounds(calls_of(text)) == length
+    assert last(text, DEFAULT)["cycle"] == 0, "one round is no cycle"
+    assert cycle_of_rounds(calls_of(text), CELLIUM) == last(text)["cycle"], "rounds do not matter"
 
 
 def test_default_cycles_have_equal_results():
     calls = [call(1 + k % 2, result=k // 3) for k in range(4)]
     assert watch([{"calls": calls}], CELLIUM)[0]["cycle"] == 2
-    assert watch([{"calls": calls}], DEFAULT)[0]["cycle"] == 0
+    assert watch([{"calls": calls}], BY_CALL)[0]["cycle"] == 0
+    # The sixth round brings no news, but the fourth had another result.
+    rounds = [call(1 + k % 2, result=int(k == 3)) for k in range(6)]
+    assert cycle_of_rounds(rounds) == 0
+    assert cycle_of_rounds([*rounds, *rounds[4:]]) == 2
 
 
 def test_default_cycle_of_one_call_with_two_answers():
     calls = [call(1, result=k % 2) for k in range(4)]
     assert watch([{"calls": calls}], CELLIUM)[0]["cycle"] == 0
-    assert watch([{"calls": calls}], DEFAULT)[0]["cycle"] == 2
+    assert watch([{"calls": calls}], BY_CALL)[0]["cycle"] == 2
+    assert cycle_of_rounds(calls) == 2
 
 
 # --- Failures in a row ---------------------------------------------------------------------------
@@ -219,6 +262,7 @@ def test_totals_saturate_and_the_session_goes_on():
 
 
 def test_columns_left_out_are_no_results_no_errors_no_sizes():
+    # Where sizes are left out no result is slight, so that an equal one is no news at all.
     sparse = RoundBatch(
         call_offsets=np.array([0, 3]),
         call_tool=np.array([TOOL_HASHES[0]] * 3, np.uint64),
@@ -229,7 +273,9 @@ def test_columns_left_out_are_no_results_no_errors_no_sizes():
     for batch in (sparse, full):
         fleet = Fleet()
         found.append(named(fleet.step(fleet.open(1), batch).features[0]))
-    assert found[0] == found[1]
+    differs = {name: (found[0][name], found[1][name])
+               for name in found[0] if found[0][name] != found[1][name]}
+    assert differs == {"slight": (0, 1), "result_repeats": (3, 0)}
 
 
 # --- Evidence ------------------------------------------------------------------------------------
