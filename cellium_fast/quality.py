@@ -234,7 +234,7 @@ class Judge:
     >>> judge = Judge()
     >>> result = replay(read_files(find_files(["examples/runs"])), on_group=judge)
     >>> judge.judged().quality(Detector.POLICY).caught.count
-    2
+    3
     """
 
     def __init__(self, seed: int = 0) -> None:

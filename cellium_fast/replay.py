@@ -205,7 +205,7 @@ def replay(
     >>> run = RecordedRun("made-up", Path("runs.json"), "1", rounds, [0] * 6, success=False)
     >>> result = replay([run], seed=7)
     >>> [str(Action(code)) for code in result.runs[0].actions]
-    ['continue', 'continue', 'continue', 'retry', 'retry', 'redirect']
+    ['continue', 'continue', 'continue', 'redirect', 'redirect', 'redirect']
     """
     began = time.perf_counter()
     driver = Driver(Fleet(seed=seed, policies={"replay": policy or Policy()}), on_decisions)

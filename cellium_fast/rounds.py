@@ -123,12 +123,12 @@ class RoundBatch:
         (only with 1); 8 acknowledged, a result that says nothing but that something was done (not
         with 1).
     call_size
-        (M,) uint32: characters of the result text.
+        (M,) uint32: characters of the result text. Left out: 0, but no result is slight.
     text
         (N,) uint64: hash of the model's output text, 0 = none.
     text_sketch
         (N,) uint64: 16 numbers of four bits, most of which are equal for texts that are nearly
-        equal; 0 = no text, or one too short to tell.
+        equal; 0 = no text, or one too short to tell. Left out: the hashes in `text` stand in.
     context_tokens, context_limit
         (N,) int64, tokens; negative = not told.
     progress, reward

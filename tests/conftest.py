@@ -407,7 +407,7 @@ def files(tmp_path: Path) -> Files:
 
 @pytest.fixture
 def made_up(tmp_path: Path) -> Path:
-    """Three runs of 7, 2 and 1 rounds; the first repeats its answer, at which `cellium` terminates in 5."""
+    """Three runs of 7, 2 and 1 rounds; the first repeats its answer: `cellium` terminates at 5."""
     return write(
         tmp_path / "made_up.jsonl",
         chat_run("loop", ["same"] * 7, success=False),

@@ -24,6 +24,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchma
 POLICIES = {"default": Policy(), "cellium": Policy.preset("cellium")}
 
 RULE_COLUMNS = ["bit", "rule", "fires when", "`default`", "`cellium`"]
+SWITCHES = ("enabled", "actions", "alone", "after_redirect")    # what a row says in words
 PARAMETER_COLUMNS = ["parameter", "`default`", "`cellium`", "meaning"]
 
 
@@ -98,31 +99,39 @@ def test_the_table_of_rules_is_the_policy(name: str) -> None:
         written = {parameter: value_of(value) for parameter, value in pairs}
         real = {
             parameter: value for parameter, value in rule
-            if parameter not in ("enabled", "actions", "alone")
+            if parameter not in SWITCHES
         }
         assert written.keys() == real.keys(), row
         assert all(same(written[parameter], real[parameter]) for parameter in real), row
         assert (effect == "off") is not rule.enabled, row
         if rule.enabled:
             actions = ", ".join(map(str, rule.actions))
-            assert effect == actions + (" alone" if getattr(rule, "alone", False) else ""), row
+            alone = " alone" if getattr(rule, "alone", False) else ""
+            waits = " after a redirect" if getattr(rule, "after_redirect", False) else ""
+            assert effect == actions + alone + waits, row
 
 
 def test_the_conditions_of_rules_name_all_their_parameters() -> None:
     bold = {row[1].strip("`"): set(re.findall(r"\*\*(\w+)\*\*", row[2]))
             for row in rows_of(RULE_COLUMNS)}
-    last = SEMANTICS.partition("Rule 15 looks at")[2].partition("\n\n**")[0]
-    bold["progressing"] = set(re.findall(r"\*\*(\w+)\*\*", last))
+    for rule, begins, ends in (
+        ("progressing", "Rule 15 looks at", "\n\nRule 29"),
+        ("loop_suspected", "Rule 29 is", "\n\nWith `ema_alpha`"),
+    ):
+        text, end, _ = SEMANTICS.partition(begins)[2].partition(ends)
+        assert end, rule
+        bold[rule] = set(re.findall(r"\*\*(\w+)\*\*", text))
     for path in parameters_of_rules():
         _, rule, parameter = path.split(".")
-        if parameter not in ("enabled", "actions", "alone"):
+        if parameter not in SWITCHES:
             assert parameter in bold[rule], path
-    for name in ("enabled", "actions", "alone"):
+    for name in SWITCHES:
         assert f"`{name}`" in SEMANTICS
 
 
 def test_every_feature_is_in_a_table() -> None:
-    described = re.findall(r"^\| `(\w+)` \|", SEMANTICS, re.MULTILINE)
+    tables = (["feature", "range", "value"], ["feature", "value"])
+    described = [row[0].strip("`") for columns in tables for row in rows_of(columns)]
     for name in _records.FEATURES.names or ():
         assert described.count(name) == 1, name
 
