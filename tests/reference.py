@@ -231,9 +231,9 @@ def credit(session, decision, g):
     posterior, arm = session["posterior"], decision["action"]
     if not decision["tiebreak"] and session["policy"]["learn_from"] != "all":
         return
-    one_side = session["policy"]["update"] == "one_side"
-    up = 0.0 if one_side and not g > 0.5 else g
-    down = 0.0 if one_side and g > 0.5 else 1 - g
+    one_side, raises = session["policy"]["update"] == "one_side", g > 0.5 + 1e-8
+    up = 0.0 if one_side and not raises else g
+    down = 0.0 if one_side and raises else 1 - g
     into = posterior
     if not posterior["private"]:
         into, up, down = posterior["pending"], round(up * UNIT), round(down * UNIT)

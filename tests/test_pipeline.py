@@ -16,7 +16,7 @@ from conftest import (
     same_bits,
     take,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from random_agents import SWITCHES
 
@@ -134,6 +134,14 @@ ROUNDS = st.fixed_dictionaries(
     tool_limits=st.dictionaries(st.sampled_from(TOOLS[:2]), st.sampled_from([1, 3, "exempt"])),
     switches=st.fixed_dictionaries(dict.fromkeys(SWITCHES, st.booleans())),
     limit=st.sampled_from([None, 5]),
+)  # fmt: skip
+@example(   # a return that is one half but for its last bits
+    rounds=[
+        *[{"calls": []}] * 4, {"calls": [], "context_tokens": 94}, {"calls": []},
+        {"calls": [call(error=True)]},
+    ],
+    preset="cellium", ema_alpha=0.3, count_failures="calls", count_cycles="calls", tool_limits={},
+    switches={}, limit=5,
 )  # fmt: skip
 def test_any_session_equals_the_reference(rounds, preset, limit, switches, **parameters):
     policy = Policy.preset(preset, **switches, **parameters)
