@@ -46,12 +46,17 @@ class Seeded(random.Random):
         return f"Seeded({self.first_seed})  # run again with CELLIUM_SEED={self.first_seed}"
 
 
-@pytest.fixture
-def rng():
-    """A seeded generator; pytest shows it in the traceback and the print after a failure."""
+def fresh_rng():
+    """A generator with the seed of this run."""
     seed = int(os.environ.get("CELLIUM_SEED", "20260"))
     print(f"random numbers: CELLIUM_SEED={seed}")  # noqa: T201  captured, shown on failure
     return Seeded(seed)
+
+
+@pytest.fixture
+def rng():
+    """A seeded generator; pytest shows it in the traceback and the print after a failure."""
+    return fresh_rng()
 
 
 # --- Policies ------------------------------------------------------------------------------------

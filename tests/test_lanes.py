@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import TOOL_HASHES, Seeded, random_policy, same_bits
+from conftest import TOOL_HASHES, Seeded, fresh_rng, random_policy, same_bits
 
 from cellium_fast import Fleet, Policy, RoundBatch, _features, _rules
 
@@ -121,23 +121,28 @@ def by_variant(monkeypatch, variant):
     monkeypatch.setattr(_rules, "evaluate", lambda *given: evaluate(*given, variant))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("want", [COLUMNS, COLUMNS + MORE], ids=["few", "all"])
-@pytest.mark.parametrize("unusual", [0.0, 0.03, 0.6])
-def test_a_group_has_the_bits_of_its_sessions_alone(
-    variant, want, unusual, policies, rng, monkeypatch
-):
+@pytest.fixture(scope="module", params=[0.0, 0.03, 0.6])
+def alone(request, policies):
+    """Sizes of groups, their rounds, and what each session decides when stepped alone."""
+    rng = fresh_rng()
     sizes = [
         (name, size, rng.random() < 0.5)
         for name in POLICIES
         for size in (5 * LANES, rng.randrange(1, 2 * LANES), 1)
     ]
     total = sum(size for _, size, _ in sizes)
-    rounds = [crowd(rng, total, unusual) for _ in range(ROUNDS)]
-    alone, ids = opened(policies, sizes)
-    expected = run(alone, ids, rounds, want, 1), alone
+    rounds = [crowd(rng, total, request.param) for _ in range(ROUNDS)]
+    fleet, ids = opened(policies, sizes)
+    return sizes, rounds, (run(fleet, ids, rounds, COLUMNS + MORE, 1), fleet)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("want", [COLUMNS, COLUMNS + MORE], ids=["few", "all"])
+def test_a_group_has_the_bits_of_its_sessions_alone(variant, want, alone, policies, monkeypatch):
+    sizes, rounds, (history, one_by_one) = alone
+    expected = [{name: columns[name] for name in want} for columns in history], one_by_one
     by_variant(monkeypatch, variant)
-    for piece in (total, LANES + 1):
+    for piece in (sum(size for _, size, _ in sizes), LANES + 1):
         fleet, ids = opened(policies, sizes)
         assert_same(expected, (run(fleet, ids, rounds, want, piece), fleet))
 

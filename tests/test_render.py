@@ -507,14 +507,20 @@ def mixed_decisions(size: int, seed: int) -> Decisions:
     return decisions
 
 
+@pytest.fixture(scope="module", params=range(3))
+def mixed(request):
+    """Columns of decisions, and the same as single ones."""
+    decisions = mixed_decisions(2000, request.param)
+    return decisions, list(decisions)
+
+
 @pytest.mark.parametrize("fuse", [False, True])
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("repeat", [False, True])
-def test_columns_render_as_single_decisions_do(fuse, repeat, seed):
-    decisions = mixed_decisions(5000, seed)
+def test_columns_render_as_single_decisions_do(fuse, repeat, mixed):
+    decisions, single = mixed
     renderer = HardConstraintRenderer()
     texts = renderer.render_many(decisions, fuse, repeat)
-    assert texts == [renderer.render(decision, fuse, repeat) for decision in decisions]
+    assert texts == [renderer.render(decision, fuse, repeat) for decision in single]
     assert len(set(texts)) > 500
     assert max(map(len, texts)) <= 600
     if repeat:
