@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from cli_runs import EXAMPLES, chat_run, write
 from scipy.stats import binomtest
 from trace_files import RECORDINGS, needs_recordings
+from typer.testing import CliRunner
 
 from cellium_fast import Action, Decisions, Policy, Round, ToolCall, lockstep
 from cellium_fast._rules import RULES
@@ -381,11 +384,13 @@ def test_the_default_leaves_long_sound_sessions_alone(recorded: JudgedRuns) -> N
 
 
 # --- the script ----------------------------------------------------------------------------------
-def script(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True,
-        check=False, env={**os.environ, "COLUMNS": "160"},
-    )
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """What runs the script in this process."""
+    monkeypatch.setenv("COLUMNS", "160")
+    command = typer.Typer()
+    command.command()(runpy.run_path(str(SCRIPT))["main"])
+    return lambda *arguments: CliRunner().invoke(command, list(map(str, arguments)))
 
 
 @pytest.fixture
@@ -397,9 +402,11 @@ def recordings(tmp_path: Path) -> Path:
     )
 
 
-def test_script_lists_evidence_disturbed_and_missed_runs(recordings: Path) -> None:
+def test_script_lists_evidence_disturbed_and_missed_runs(
+    recordings: Path, script: Callable[..., Any]
+) -> None:
     done = script(recordings, "--missed", 1, "--policy", "cellium")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, "")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert any(line.startswith("policy 1 33.3 6.1-79.2 1 100.00") for line in lines)
     assert "output_loop 1 1" in lines
@@ -409,12 +416,14 @@ def test_script_lists_evidence_disturbed_and_missed_runs(recordings: Path) -> No
     assert lines[-1] == f"openai-chat {recordings}:wrong, 2 rounds"
 
 
-def test_script_as_json_with_sources_chosen_on(recordings: Path) -> None:
+def test_script_as_json_with_sources_chosen_on(
+    recordings: Path, script: Callable[..., Any]
+) -> None:
     done = script(
         recordings, EXAMPLES, "--choose", "openai-chat", "--missed", 5, "--json",
         "--policy", "cellium",
     )
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     value: dict[str, Any] = json.loads(done.stdout)
     assert {"intercode", "openai-chat", "swe-agent"} <= set(value["sources"])
     assert value["chosen_on"] == value["sources"]["openai-chat"]
@@ -428,11 +437,22 @@ def test_script_as_json_with_sources_chosen_on(recordings: Path) -> None:
     assert "chosen on" in table and "checked on" in table
 
 
-def test_script_refuses(recordings: Path, tmp_path: Path) -> None:
+def test_script_runs_as_a_program(recordings: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(recordings)], capture_output=True, text=True, check=False,
+        env={**os.environ, "COLUMNS": "160"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Successful runs disturbed: 0" in done.stdout
+
+
+def test_script_refuses(
+    recordings: Path, tmp_path: Path, script: Callable[..., Any]
+) -> None:
     done = script(recordings, "--choose", "nonsense")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "--choose: wanted one of openai-chat, got 'nonsense'" in done.stderr
     done = script(write(tmp_path / "empty.json"))
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "no run could be read" in done.stderr
-    assert script(recordings, "--policy", "nonsense").returncode == 2
+    assert script(recordings, "--policy", "nonsense").exit_code == 2
