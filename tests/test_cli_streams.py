@@ -43,8 +43,12 @@ def test_text_from_files_cannot_steer_the_terminal(tmp_path: Path) -> None:
 
 def test_a_pipe_gets_no_escape_codes(made_up: Path) -> None:
     write(made_up.parent / "bad.json", "{broken")
-    for arguments in ([], ["--show", "loop"], ["--json"], ["--help"], ["--wrong"]):
-        out, err = start("replay", made_up.parent, *arguments).communicate()
+    running = [
+        start("replay", made_up.parent, *arguments)
+        for arguments in ([], ["--show", "loop"], ["--json"], ["--help"], ["--wrong"])
+    ]
+    for one in running:
+        out, err = one.communicate()
         assert ESCAPE.encode() not in out + err
         assert b"Reading" not in err
 
@@ -100,12 +104,17 @@ def test_a_full_stdout_is_1_and_one_line(arguments: list[str], made_up: Path) ->
 def test_closed_streams(arguments: list[str], made_up: Path) -> None:
     command = [sys.executable, "-m", "cellium_fast", *arguments]
     command = [one.format(file=made_up) for one in command]
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-    done = subprocess.run(closed, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (1, b"cellium-fast: stdout is closed\n")
-    closed[2] = 'exec "$@" 2>&-'
-    done = subprocess.run(closed, capture_output=True, check=False)
-    assert done.returncode == 0 and done.stdout
+    without_stdout, without_stderr = (
+        subprocess.Popen(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for closed in (">&-", "2>&-")
+    )
+    _, err = without_stdout.communicate()
+    assert (without_stdout.returncode, err) == (1, b"cellium-fast: stdout is closed\n")
+    out, _ = without_stderr.communicate()
+    assert without_stderr.returncode == 0 and out
 
 
 @pytest.mark.parametrize(("error", "code"), [

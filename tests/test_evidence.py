@@ -186,13 +186,18 @@ def test_rounds_without_information(stream, none, little, decide):
 
 
 def test_counters_stop_at_their_end(decide):
-    rounds = [of(fail(result=1), text=5)] * 260 + [of(fail(result=1, transient=True), text=5)] * 260
-    for name in ("no_information", "little_information", "error_repeats", "text_repeats"):
-        assert last(decide, name, rounds) == 255
-    assert last(decide, "transient_rounds", rounds) == 255
-    assert last(decide, "round_repeats", [of(ok())] * 260) == 255
-    assert last(decide, "idle_rounds", [of()] * 260) == 255
-    assert last(decide, "blank_rounds", [of()] * 260) == 255
+    failing = [
+        of(fail(result=1, transient=transient), text=5)
+        for transient in (False, True) for _ in range(260)
+    ]
+    for rounds, names in (
+        (failing, {"no_information", "little_information", "error_repeats", "text_repeats",
+                   "transient_rounds"}),
+        ([of(ok())] * 260, {"round_repeats"}),
+        ([of()] * 260, {"idle_rounds", "blank_rounds"}),
+    ):  # fmt: skip
+        features = decide(rounds, QUIET)[-1]["features"]
+        assert {name: features[name] for name in names} == dict.fromkeys(names, 255)
 
 
 # --- Flags and limits of a round -----------------------------------------------------------------
