@@ -34,6 +34,8 @@ def run_pair(rng, policy, sessions, rounds, private=True):
     agents = [Agent(rng) for _ in ids]
     for _ in range(rounds):
         pair.step(ids, [agent.round() for agent in agents])
+        if rng.random() < 0.05:
+            pair.user_message(rng.sample(ids, 2))
     return pair
 
 
@@ -56,7 +58,7 @@ def test_a_preset_equals_the_reference(preset, rng):
 
 
 def test_varied_policies_equal_the_reference(rng):
-    rules, actions, compared, dropped = Counter(), Counter(), 0, 0
+    rules, actions, information, compared, dropped = Counter(), Counter(), Counter(), 0, 0
     for place in range(24):
         preset, tie_break = PRESETS[place % 2], TIE_BREAKS[place % 3]
         policy = random_policy(rng, preset, tie_break=tie_break)
@@ -64,10 +66,11 @@ def test_varied_policies_equal_the_reference(rng):
         pair.compare_private()
         rules.update(pair.rules)
         actions.update(pair.actions)
+        information.update(pair.information)
         compared += pair.compared
         dropped += pair.dropped
     assert set(rules) == set(_rules.RULES)
-    assert set(actions) == set(range(5))
+    assert set(actions) == set(information) == set(range(5))
     assert compared > 4_000
     assert dropped <= 3
 
@@ -142,6 +145,11 @@ ROUNDS = st.fixed_dictionaries(
     ],
     preset="cellium", ema_alpha=0.3, count_failures="calls", count_cycles="calls", tool_limits={},
     switches={}, limit=5,
+)  # fmt: skip
+@example(   # an error of so many characters that a signed number of 32 bits has no room
+    rounds=[{"calls": [call(error=True)]}, {"calls": [call(error=True, size=2**32 - 1)]}],
+    preset="cellium", ema_alpha=0.3, count_failures="calls", count_cycles="calls", tool_limits={},
+    switches={}, limit=None,
 )  # fmt: skip
 def test_any_session_equals_the_reference(rounds, preset, limit, switches, **parameters):
     policy = Policy.preset(preset, **switches, **parameters)
