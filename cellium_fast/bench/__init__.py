@@ -43,7 +43,7 @@ _ALL = (
     ),
     Measure("copy", "memcpy of a session's state", batch.copy),
     Measure(
-        "memory", "memory of a session", batch.memory, Unit.BYTES, target=Target(320),
+        "memory", "memory of a session", batch.memory, Unit.BYTES, target=Target(384),
     ),
     Measure(
         "beta", "a Beta draw", sampling.beta_draws, baseline="NumPy Generator.beta",
