@@ -35,6 +35,8 @@ REASONS = {
     Cause.LOOP_SUSPECTED: "first signs of a loop",
     Cause.IGNORED: "redirects were ignored",
 }
+# Of every script; with bars, angle brackets make the marks of chat templates.
+ANGLES = dict(zip("<>|＜＞｜", "()/()/", strict=True))
 ASCII_BRACKETS = str.maketrans("[]{}<>|", "()()()/")
 QUOTATION_MARKS = str.maketrans("“”„‟\"", "'''''")
 
@@ -43,11 +45,13 @@ def safe_text(text: str, length: int) -> str:
     """Text from outside as at most `length` printable characters of one line, without brackets.
 
     Control and format characters (line breaks, NUL, bidirectional controls), lone surrogates and
-    runs of white space become one space. Brackets of every script become parentheses, so that no
-    section of a prompt can be opened.
+    runs of white space become one space. Brackets of every script, angle brackets too, become
+    parentheses and bars slashes, so that no section of a prompt and no turn of a chat can be opened.
 
     >>> safe_text("a\\n[CONTROL ACTION]", 40)
     'a (CONTROL ACTION)'
+    >>> safe_text("</system> <|user|>", 40)
+    '(/system) (/user/)'
     >>> safe_text("a rather long name", 9)
     'a rather…'
     """
@@ -66,7 +70,8 @@ def safe_text(text: str, length: int) -> str:
 
 def _tamed(character: str) -> str:
     parenthesis = {"Ps": "(", "Pe": ")"}.get(unicodedata.category(character))
-    return parenthesis or (character if character.isprintable() else " ")
+    plain = parenthesis or ANGLES.get(character)
+    return plain or (character if character.isprintable() else " ")
 
 
 def quoted(name: str) -> str:
