@@ -112,7 +112,7 @@ BESIDE = frozenset(_words("""
     the a an all has have been was were is are it its this that now with to in into at for from of
     and your you file files row rows line lines record records item items entry entries change
     changes byte bytes character characters document table note message messages task tasks command
-    thought thoughts plan plans todo todos memory
+    thought thoughts plan plans todo todos memory query sec second seconds ms checks
     operation request action process edit status result message msg code exit data response output
     el la los archivo cambios die der das datei wurde le les fichier été a été файл изменения
     set execution executed ran wurden fue ha sido con
@@ -143,6 +143,8 @@ SILENCE = (
 )
 # What says that a command or a request went well, in numbers.
 ZERO = (
+    r"\b(?:without|with no|no|0) (?:any )?(?:errors?|issues?|warnings?|problems?)"
+    r"(?: (?:were )?found)?\b|"
     r"\bexit(?:ed)?(?: with)?(?: status| code)?:? 0\b"
     r"|\"(?:code|errno|err|errors?|status|exit_?code)\":\s*(?:0|null|\"\")(?=[,}\s])"
 )

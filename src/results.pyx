@@ -24,6 +24,11 @@ cdef Py_ssize_t NUMBERS = result_words.NUMBERS
 cdef frozenset DONE = result_words.DONE
 cdef frozenset BESIDE = result_words.BESIDE
 cdef frozenset NOT_DONE = result_words.NOT_DONE
+# Other words that `plain_line` may take for those.
+cdef tuple WELL = (
+    "exit", "exited", "error", "errors", "issue", "issues", "warning", "warnings", "problem",
+    "problems",
+)
 cdef dict JSON_MARKS = str.maketrans('{}":,_', " " * 6)
 cdef str PUNCTUATION = " .,;:!'\"`()[]{}<>*-\u2013\u2014\u2026\u3002\uff01\uff0c\u2705\u2713\u2714"
 
@@ -113,7 +118,7 @@ cdef inline uint32_t longer(uint32_t hash, uint32_t char) noexcept:
 
 cdef void know_done() noexcept:
     cdef uint32_t hash
-    for word in (*DONE, "exit", "exited"):
+    for word in (*DONE, *WELL):
         hash = 0
         for char in word:
             hash = longer(hash, ord(char))
@@ -168,7 +173,7 @@ cdef str plain_line(str line, bint json):
     line = line.lower().replace("\u2019", "'")
     if "output" in line:
         line = re.sub(result_words.SILENCE, "", line)
-    if "exit" in line or json:
+    if json or any([word in line for word in WELL]):
         line = re.sub(result_words.ZERO, " done ", line)
     if json:
         line = re.sub(result_words.NULLS, "", line).translate(JSON_MARKS)
