@@ -180,7 +180,7 @@ def pack(rounds):
         call_tool=np.array([TOOL_HASHES[one["tool"]] for one in calls], np.uint64),
         call_signature=np.array([one["signature"] for one in calls], np.uint64),
         call_shape=call_column(shapes, "shape", np.uint64),
-        call_result=np.array([one["result"] for one in calls], np.uint64),
+        call_result=call_column(calls, "result", np.uint64),
         call_flags=np.array([flags_of(one) for one in calls], np.uint8),
         call_size=call_column(calls, "size", np.uint32),
         text=numbers(rounds, "text", 0, np.uint64),

@@ -42,27 +42,40 @@ LINES = {
     "a transient error": ([], fail(transient=True), NOT_JUDGED),
     "a transient error that was there before": (
         [fail(transient=True)], fail(transient=True), NOT_JUDGED),
+    "a transient error that says what a call gave": ([ok()], fail(transient=True), NOT_JUDGED),
     "an error": ([], fail(), NOTHING),
     "another error": ([fail(1, 1)], fail(1, 2), NOTHING),
+    "the same error, short": ([fail(size=1)], fail(size=1), NOTHING),
     "an error where there was a result": ([ok(1, 1)], fail(1, 2), NOTHING),
     "the same call and result": ([ok()], ok(), NOTHING),
-    "the same, just not slight": ([ok()], ok(size=13), NOTHING),
-    "the same, just slight": ([ok()], ok(size=12), LITTLE),
+    "the same, just not slight": ([ok()], ok(size=25), NOTHING),
+    "the same, just slight": ([ok()], ok(size=24), LITTLE),
     "the same, of no characters": ([ok()], ok(size=0), LITTLE),
     "the same, acknowledged": ([ok()], ok(acknowledged=True), NOTHING),
     "the same, acknowledged and slight": ([ok()], ok(size=4, acknowledged=True), LITTLE),
     "the same, empty but not slight": ([ok()], ok(empty=True), NOTHING),
-    "an acknowledgement": ([], ok(size=4, acknowledged=True), ACKNOWLEDGEMENT),
-    "a long acknowledgement": ([], ok(size=4_000, acknowledged=True), ACKNOWLEDGEMENT),
-    "an empty acknowledgement": ([], ok(empty=True, acknowledged=True), ACKNOWLEDGEMENT),
-    "an acknowledgement known from another call": (
-        [ok(1)], ok(2, acknowledged=True), ACKNOWLEDGEMENT),
+    "the same, empty and acknowledged": ([ok()], ok(empty=True, acknowledged=True), NOTHING),
+    "the same, empty, acknowledged and slight": (
+        [ok()], ok(size=0, empty=True, acknowledged=True), LITTLE),
     "an empty result": ([], ok(empty=True, size=0), LITTLE),
     "a long empty result": ([], ok(empty=True), LITTLE),
     "an empty result known from another call": ([ok(1)], ok(2, empty=True), LITTLE),
+    "an empty acknowledgement": ([], ok(empty=True, acknowledged=True), ACKNOWLEDGEMENT),
+    "an empty acknowledgement of no characters": (
+        [], ok(size=0, empty=True, acknowledged=True), ACKNOWLEDGEMENT),
+    "an empty acknowledgement known from another call": (
+        [ok(1)], ok(2, empty=True, acknowledged=True), ACKNOWLEDGEMENT),
+    "a new acknowledgement": ([], ok(size=4, acknowledged=True), NEWS),
+    "a long new acknowledgement": ([], ok(size=4_000, acknowledged=True), NEWS),
+    "a new acknowledgement of a known call": ([ok(1, 1)], ok(1, 2, acknowledged=True), NEWS),
+    "an acknowledgement known from another call": (
+        [ok(1)], ok(2, acknowledged=True), ACKNOWLEDGEMENT),
+    "an acknowledgement known from another call, slight": (
+        [ok(1)], ok(2, size=4, acknowledged=True), ACKNOWLEDGEMENT),
     "a known result of another call": ([ok(1)], ok(2), NOTHING),
-    "a known result of another call, just not slight": ([ok(1)], ok(2, size=13), NOTHING),
-    "a known result of another call, just slight": ([ok(1)], ok(2, size=12), LITTLE),
+    "a known result of another call, just not slight": ([ok(1)], ok(2, size=25), NOTHING),
+    "a known result of another call, just slight": ([ok(1)], ok(2, size=24), LITTLE),
+    "what an error said": ([fail(1, 7)], ok(2, 7), NOTHING),
     "a new result": ([ok(1, 1)], ok(2, 2), NEWS),
     "a new result of a known call": ([ok(1, 1)], ok(1, 2), NEWS),
     "a new slight result": ([ok(1, 1)], ok(1, 2, size=1), NEWS),
@@ -95,6 +108,30 @@ def test_where_sizes_are_left_out_no_result_is_slight(decide):
     assert values(decide, "slight", rounds) == [False] * 3
 
 
+def untold(*given, **others):
+    """A call whose result is not told."""
+    return {name: value for name, value in ok(*given, **others).items() if name != "result"}
+
+
+@pytest.mark.parametrize(("newest", "expected"), [
+    (untold(2), NEWS),
+    (untold(2, size=1), NEWS),
+    (untold(2, acknowledged=True), NEWS),
+    (untold(1), NOTHING),
+    (untold(1, size=24), LITTLE),
+    (untold(1, acknowledged=True), NOTHING),
+    (untold(2, empty=True), LITTLE),
+    (untold(2, empty=True, acknowledged=True), ACKNOWLEDGEMENT),
+    (untold(2, error=True), NOTHING),
+    (untold(2, error=True, transient=True), NOT_JUDGED),
+])  # fmt: skip
+def test_where_results_are_left_out_every_other_call_brings_news(newest, expected, decide):
+    assert last(decide, "information", [of(untold(1)), of(newest)]) == expected
+    assert last(decide, "information", [of(untold(1), newest)]) == max(expected, NEWS)
+    together = [of(untold(1), untold(3)), of(untold(1), newest)]
+    assert last(decide, "information", together) == max(expected, NOTHING)
+
+
 @pytest.mark.parametrize("most", [0, 5, 30])
 def test_slight_is_a_parameter(most, decide):
     policy = QUIET.replace(slight_result=most)
@@ -111,7 +148,8 @@ def test_a_call_is_compared_with_the_eleven_before_it(between, expected, decide)
 
 
 def test_the_calls_of_its_own_round_are_before_it_too(decide):
-    rounds = [of(ok(1, 1)), of(ok(1, 1), ok(2, 2, acknowledged=True), ok(2, 2, acknowledged=True))]
+    silent = ok(2, 2, empty=True, acknowledged=True)
+    rounds = [of(ok(1, 1)), of(ok(1, 1), silent, silent)]
     assert last(decide, "information", rounds) == ACKNOWLEDGEMENT
     assert last(decide, "result_repeats", rounds) == 2
     assert last(decide, "call_repeats", rounds) == 2
@@ -122,9 +160,10 @@ BEST = [
     ([fail(5, 5, transient=True)], NOT_JUDGED),
     ([fail(5, 5, transient=True), fail(6, 6)], NOTHING),
     ([ok(5, 5, empty=True), fail(6, 6)], LITTLE),
-    ([ok(5, 5, acknowledged=True), ok(6, 6, empty=True), fail(7, 7)], ACKNOWLEDGEMENT),
-    ([fail(7, 7), ok(8, 8), ok(5, 5, acknowledged=True)], NEWS),
-]
+    ([ok(5, 5, empty=True, acknowledged=True), ok(6, 6, empty=True), fail(7, 7)],
+     ACKNOWLEDGEMENT),
+    ([fail(7, 7), ok(8, 8), ok(5, 5, empty=True, acknowledged=True)], NEWS),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("calls", "expected"), BEST)
@@ -139,9 +178,11 @@ def test_of_many_calls_the_last_twelve_are_judged(decide):
     assert last(decide, "information", [of(*[ok()] * 13)]) == NEWS
     assert last(decide, "slight", [of(ok(), *[ok(size=1)] * 12)])
     assert not last(decide, "slight", [of(ok(), *[ok(size=1)] * 11)])
-    # All of them count where it matters whether every call failed.
+    # All of them count where it matters whether every call failed, and whether rounds are equal.
     assert last(decide, "transient_rounds", [of(fail(), *[fail(transient=True)] * 12)]) == 0
-    assert values(decide, "round_repeats", [of(fresh(k), *[ok()] * 12) for k in (1, 2)]) == [1, 2]
+    for first, expected in ((1, [1, 2]), (2, [1, 1])):
+        rounds = [of(fresh(place), *[ok()] * 12) for place in (1, first)]
+        assert values(decide, "round_repeats", rounds) == expected
 
 
 def test_a_shape_sees_through_what_is_volatile(decide):
@@ -161,7 +202,7 @@ STREAM = {
     "N": lambda place: of(fresh(place)),
     "-": lambda place: of(fail(place, 7)),
     "l": lambda place: of(ok(2_000 + place, 2_000 + place, empty=True)),
-    "a": lambda place: of(ok(2_000 + place, 2_000 + place, acknowledged=True)),
+    "a": lambda place: of(ok(2_000 + place, 2_000 + place, empty=True, acknowledged=True)),
     "t": lambda place: of(fail(place, 7, transient=True)),
     " ": lambda place: of(),
     "u": lambda place: of(event=1),
@@ -203,10 +244,10 @@ def test_counters_stop_at_their_end(decide):
 # --- Flags and limits of a round -----------------------------------------------------------------
 @pytest.mark.parametrize(("calls", "expected"), [
     ([], False),
-    ([ok(size=12)], True),
-    ([ok(size=13)], False),
-    ([ok(size=1), ok(size=12)], True),
-    ([ok(size=1), ok(size=13)], False),
+    ([ok(size=24)], True),
+    ([ok(size=25)], False),
+    ([ok(size=1), ok(size=24)], True),
+    ([ok(size=1), ok(size=25)], False),
     ([fail(size=1)], False),
     ([ok(size=1), fail(size=1)], False),
     ([ok(size=0, empty=True)], True),
@@ -258,6 +299,72 @@ def test_equal_rounds_in_a_row(rounds, expected, decide):
     assert values(decide, "round_repeats", [of(*calls) for calls in rounds]) == expected
 
 
+T = fail(1, 9, transient=True)
+
+
+@pytest.mark.parametrize(("rounds", "expected"), [
+    ([[A], [A], [T], [A], [A]], [1, 2, 0, 1, 2]),
+    ([[A], [T], [], [A]], [1, 0, 0, 1]),
+    ([[T], [T], [A]], [0, 0, 1]),
+    ([[T, T], [T, T]], [0, 0]),
+    ([[T, A], [T, A], [A, T]], [1, 2, 3]),  # not transient as a whole
+    ([[A], [T, fail()], [A]], [1, 1, 1]),
+])  # fmt: skip
+def test_a_transient_round_is_forgotten_and_the_rounds_before_it(rounds, expected, decide):
+    assert values(decide, "round_repeats", [of(*calls) for calls in rounds]) == expected
+
+
+# A round that is longer than the window: by its calls alone, each of them would be news.
+LONG = [fresh(place) for place in range(13)]
+MANY = of(*[fresh(100 + place) for place in range(12)])
+SILENT = [ok(place, place, empty=True, acknowledged=True) for place in (1, 2)]
+
+
+@pytest.mark.parametrize(("before", "newest", "expected"), [
+    (LONG, LONG, NOTHING),
+    (LONG, LONG[::-1], NOTHING),
+    (LONG, [*LONG[1:], LONG[0]], NOTHING),
+    (LONG, [fresh(50), *LONG[1:]], NEWS),
+    (LONG, LONG[1:], NEWS),
+    (LONG, [LONG[1], *LONG], NEWS),
+    (LONG, [{**LONG[0], "result": 5}, *LONG[1:]], NEWS),
+    ([{**one, "size": 24} for one in LONG], [{**one, "size": 24} for one in LONG], LITTLE),
+    (LONG, [{**LONG[0], "size": 24}, *LONG[1:]], NOTHING),
+])  # fmt: skip
+def test_a_round_of_many_calls_that_comes_again_brings_no_news(before, newest, expected, decide):
+    assert values(decide, "information", [of(*before), of(*newest)]) == [NEWS, expected]
+
+
+@pytest.mark.parametrize(("calls", "expected"), [
+    ([A], NEWS),  # one call
+    ([A, B], NOTHING),
+    ([A, A], NOTHING),
+    ([{**A, "size": 24}, {**B, "size": 24}], LITTLE),
+    ([{**A, "size": 24}, {**B, "size": 25}], NOTHING),
+    (SILENT[:1], ACKNOWLEDGEMENT),
+    (SILENT, NOTHING),
+    ([{**one, "size": 0} for one in SILENT], LITTLE),
+    ([fail(1), fail(2)], NOTHING),
+    ([fail(1, transient=True)] * 2, NOT_JUDGED),
+])  # fmt: skip
+def test_a_round_of_several_calls_is_known_for_longer_than_its_calls(calls, expected, decide):
+    assert last(decide, "information", [of(*calls), MANY, of(*calls)]) == expected
+    assert last(decide, "information", [of(*calls), MANY, of(), of(*calls[::-1])]) == expected
+
+
+@pytest.mark.parametrize(("between", "expected"), [(5, NOTHING), (6, NEWS)])
+def test_a_round_is_compared_with_the_six_before_it(between, expected, decide):
+    others = [of(*[fresh(100 * k + place) for place in range(12)]) for k in range(2, 2 + between)]
+    assert last(decide, "information", [of(A, B), *others, of(A, B)]) == expected
+    assert last(decide, "information", [of(A, B), of(), *others, of(), of(A, B)]) == expected
+
+
+def test_a_transient_round_lets_several_calls_be_news_again(decide):
+    for between, expected in ((T, NEWS), (fail(), NOTHING)):
+        rounds = [of(A, B), of(between), MANY, of(A, B)]
+        assert last(decide, "information", rounds) == expected
+
+
 @pytest.mark.parametrize(("rounds", "expected"), [
     ([[A], [A], [B], [A], []], [1, 2, 1, 3, 0]),
     ([[A, A, B]], [2]),
@@ -293,7 +400,7 @@ def test_recent_failures(decide):
     assert values(decide, "recent_failures", rounds) == [2, 2, 2, 1]
 
 
-E, F, T = fail(1, 7), fail(1, 8), fail(1, 9, transient=True)
+E, F = fail(1, 7), fail(1, 8)
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [
@@ -390,7 +497,7 @@ def test_rounds_without_a_text_or_with_too_short_a_one_leave_the_texts_in_a_row(
 def test_news_ends_the_texts_in_a_row(decide):
     rounds = says(SKETCH, SKETCH, SKETCH, SKETCH, SKETCH)
     rounds[2]["calls"] = [fresh(1)]
-    rounds[3]["calls"] = [ok(2, 2, acknowledged=True)]
+    rounds[3]["calls"] = [ok(2, 2, empty=True, acknowledged=True)]
     assert values(decide, "text_repeats", rounds) == [0, 1, 0, 1, 2]
     silent = [*says(SKETCH, SKETCH), of(fresh(1)), *says(SKETCH)]
     assert values(decide, "text_repeats", silent) == [0, 1, 0, 1]
@@ -415,36 +522,54 @@ def plan(text):
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("ABA", 0), ("ABAB", 2), ("ABABA", 2), ("CABAB", 2), ("AAAA", 0), ("AABB", 0),
+    ("ABAB", 0), ("ABABA", 0), ("ABABAB", 2), ("ABABABA", 2), ("CABAB", 0), ("CABABA", 0),
+    ("CABABAB", 2), ("CBABAB", 0), ("BBABAB", 0), ("AABABAB", 2), ("AAAAAA", 0), ("AABB", 0),
     ("ABCABC", 3), ("ABBABB", 3), ("ABCAB", 0), ("ABCABB", 0), ("ABCABCA", 3),
     ("ABCDABCD", 4), ("ABCDABC", 0), ("AABBAABB", 4),
     ("ABCDEABCDE", 5), ("ABCDEABCD", 0),
     ("ABCDEFABCDEF", 6), ("ABCDEFABCDE", 0), ("AAABBBAAABBB", 6),
-    ("ABABAB", 2), ("AB A B", 2), ("A BAB", 2),
+    ("ABABABABABAB", 2), ("AB A BA", 0), ("AB A BA  B", 2), ("A BABAB", 2),
 ])  # fmt: skip
 def test_cycles_of_rounds(text, expected, decide):
     assert last(decide, "cycle", plan(text)) == expected
 
 
 def test_a_cycle_of_rounds_holds_what_calls_gave_and_how_often_they_were_made(decide):
-    advancing = [of(A), of(B), of(A), of(B, B)]
+    advancing = [of(A), of(B), of(A), of(B), of(A), of(B, B)]
     assert last(decide, "cycle", advancing) == 0
-    pairs = [of(A, B), of(C), of(B, A), of(C)]
+    pairs = [of(A, B), of(C), of(B, A), of(C), of(A, B), of(C)]
     assert last(decide, "cycle", pairs) == 2
+    other_results = [of(A), of(ok(2, 5)), of(A), of(B), of(A), of(B)]
+    assert last(decide, "cycle", other_results) == 0
 
 
 @pytest.mark.parametrize(("newest", "expected"), [
     (ok(2, 2), 0), (ok(2, 2, acknowledged=True), 0), (fail(2, 2, transient=True), 0),
+    (ok(2, 2, empty=True, acknowledged=True), 0),
     (ok(2, 2, empty=True), 2), (fail(2, 2), 2),
 ])  # fmt: skip
 def test_a_cycle_needs_a_round_that_brought_nothing_or_little(newest, expected, decide):
     # The window forgets the newest call, the cycle does not.
-    many = [of(*[ok(10 + place, 10) for place in range(12)]), of(newest)] * 2
+    many = [of(*[ok(10 + place, 10) for place in range(12)]), of(newest)] * 3
     assert last(decide, "cycle", many) == expected
 
 
+def test_a_cycle_of_rounds_of_several_calls_outlasts_the_window(decide):
+    many = [of(*[ok(10 + place, 10 + place) for place in range(13)]), of(A, B)] * 3
+    assert values(decide, "cycle", many) == [0, 0, 0, 0, 0, 2]
+
+
+def test_a_transient_round_is_in_no_cycle_and_ends_it(decide):
+    waiting = of(fail(9, 9, transient=True))
+    rounds = plan("ABABA")
+    assert last(decide, "cycle", [*rounds, waiting, *plan("B")]) == 0
+    assert last(decide, "cycle", [*rounds, waiting, *plan("BABAB")]) == 0
+    assert last(decide, "cycle", [*rounds, waiting, *plan("BABABA")]) == 2
+    assert last(decide, "cycle", [waiting, *plan("ABABAB")]) == 2
+
+
 def test_a_round_of_thought_is_in_no_cycle(decide):
-    assert values(decide, "cycle", plan("ABAB B")) == [0, 0, 0, 2, 0, 0]
+    assert values(decide, "cycle", plan("ABABAB B")) == [0, 0, 0, 0, 0, 2, 0, 0]
 
 
 @pytest.mark.parametrize(("text", "expected"), [("ABAB", 2), ("ABCABC", 3), ("ABCDABCD", 0)])
