@@ -113,7 +113,10 @@ def test_threshold(edge, preset):
 
 def fires_without(rule, feature):
     """Whether a rule of `cellium` does not look at this feature, and the rest makes it fire."""
-    later = {"unheeded_redirects", "information", "compress_tries", "compress_wait"}
+    later = {
+        "unheeded_redirects", "information", "idle_rounds", "own_limit", "compress_tries",
+        "compress_wait",
+    }  # fmt: skip
     return rule in reference.RULES[:8] and feature in later
 
 
@@ -187,7 +190,7 @@ def test_forcing_rules_go_in_their_order_and_all_are_recorded():
     everything = {
         "output_repeats": 9, "context_ratio": 1.5, "round": 5, "round_limit": 5,
         "failures_in_row": 9, "stuck_iterations": 11, "cycle": 2, "repetition_score": 1.0, **FALLS,
-        "unheeded_redirects": 5,
+        "unheeded_redirects": 5, "information": 1,
     }  # fmt: skip
     others = {"context_critical": {"alone": False}}
     for place, name in enumerate(reference.FORCING):
@@ -264,7 +267,7 @@ def test_rules_that_are_alone_share_the_field():
 
 
 def test_alone_does_not_hold_back_a_forcing_rule():
-    row = {"context_ratio": 0.9, "output_repeats": 5, "unheeded_redirects": 1}
+    row = {"context_ratio": 0.9, "output_repeats": 5, "unheeded_redirects": 1, "information": 1}
     assert candidates(Policy(), **row) == [TERMINATE]
 
 
@@ -310,6 +313,32 @@ def test_redirects_ignored_needs_redirect_among_what_is_left_to_propose():
     assert "redirects_ignored" not in fired(dropped, **row)
     progress = on(progressing={"actions": ["redirect"]}, redirects_ignored={})
     assert candidates(progress, unheeded_redirects=5) == [REDIRECT]
+
+
+@pytest.mark.parametrize("rule", ["compression_failed", "little_information", "idle"])
+def test_redirects_of_a_mild_rule_are_never_ignored(rule):
+    row = next(effect[1] for effect in EFFECTS if effect[0] == rule)
+    row = {**row, "unheeded_redirects": 255}
+    mild = on(**{rule: {}}, redirects_ignored={})
+    assert fired(mild, **row) == (rule,)
+    assert candidates(mild, **row) == [REDIRECT]
+    assert candidates(Policy(), **row) == [REDIRECT]
+    # Another rule beside it asks for the same.
+    both = mild.replace(rules={"tool_repetition": {"enabled": True}})
+    assert candidates(both, **row, repetition_score=0.7) == [REDIRECT]
+    assert candidates(both, **row, repetition_score=0.71) == [TERMINATE]
+    dropped = both.replace(rules={"tool_repetition": {"alone": False}})
+    assert candidates(dropped, **row, repetition_score=0.71) == [REDIRECT]
+
+
+def test_repetition_is_none_while_the_rule_for_what_may_pass_waits():
+    waiting, row = on(tool_repetition={}, transient_failure={}), {"repetition_score": 0.9}
+    for rounds, expected in ((0, True), (1, False), (5, False), (6, False), (255, False)):
+        found = fired(waiting, **row, transient_rounds=rounds)
+        assert ("tool_repetition" in found) == expected, rounds
+        assert "tool_repetition" in fired(on(tool_repetition={}), **row, transient_rounds=rounds)
+        # It is a round of thought after them that is looked at.
+        assert "tool_repetition" in fired(waiting, **row, transient_rounds=rounds, idle_rounds=1)
 
 
 @pytest.mark.parametrize("rule", [rule for rule in reference.PROPOSING if rule != "loop_suspected"])
