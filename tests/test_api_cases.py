@@ -104,18 +104,32 @@ def test_a_stop_after_failures_tells_the_error() -> None:
 @pytest.mark.parametrize(("cause", "how", "rounds"), [
     (StopCause.ROUNDS, {"round_limit": 3}, work),
     (StopCause.CONTEXT, {}, lambda number: Round(context_tokens=990, context_limit=1_000)),
-    (StopCause.STAGNATION, {}, lambda number: Round()),
+    (StopCause.STAGNATION, {}, lambda number: Round(
+        [ToolCall("search", {"page": number}, "The requested page has nothing on this subject.")]
+    )),
 ])
 def test_stop_causes(cause: StopCause, how: Any, rounds: Any) -> None:
     _, decision = driven_to_a_stop(rounds, **how)
     assert decision.stop_cause is cause
 
 
+@pytest.mark.parametrize("rounds", [
+    lambda number: Round(),
+    lambda number: Round(text=" ".join(chr(97 + number * k % 26) * 4 for k in range(3, 12))),
+    lambda number: Round([ToolCall("search", {"page": number}, "")]),
+])
+def test_what_is_only_slow_is_never_stopped(rounds: Any) -> None:
+    session = Fleet(seed=3).session()
+    actions = {session.step(rounds(number)).action for number in range(60)}
+    assert Action.REDIRECT in actions
+    assert Action.TERMINATE not in actions
+
+
 def test_nothing_but_a_stop_has_a_stop_cause() -> None:
     session = Fleet(seed=3).session()
     actions = set()
     for number in range(6):
-        decision = session.step(click(number))
+        decision = session.step(verify(number))
         actions.add(decision.action)
         assert decision.stop_cause is None
         assert (decision.evidence is None) == (decision.action == Action.CONTINUE)
@@ -165,7 +179,7 @@ def test_twenty_rounds_in_a_full_context_say_little() -> None:
 def test_unchanged_advice_is_given_once_in_so_many_rounds() -> None:
     policy = only_repeated_rounds(3).replace(repeat_interval=3)
     session = Fleet(seed=1, policies={"x": policy}).session()
-    decisions = [session.step(click(number)) for number in range(14)]
+    decisions = [session.step(verify(number)) for number in range(14)]
     assert [decision.advice_age for decision in decisions] == [0, 0, *range(12)]
     assert [decision.prompt != "" for decision in decisions] == [
         False, False, *[True, False, False] * 4

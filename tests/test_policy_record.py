@@ -37,7 +37,6 @@ RENAMED = {
     "count_failures": ("count_failed_rounds",),
     "count_cycles": ("count_round_cycles",),
     "loop_detection": ("rules_enabled",),
-    "repeat_interval": (),      # for those who put decisions into words
     "frequent_tools": ("frequent_tool_count", "frequent_tools[0]"),
     "tool_limits": ("limited_tool_count", "limited_tools[0]", "tool_limits[0]"),
     "credit": ("backward_credit",),
@@ -126,7 +125,7 @@ def test_choices_in_the_record():
         ("learn_from_all", 0, 0), ("tool_cycle_compress_from", math.inf, math.inf),
         ("tool_repetition_compress_from", math.inf, math.inf),
         ("progressing_progress", 0.5, math.inf), ("compress_tries", 2, 256),
-        ("count_round_cycles", 1, 0), ("limited_tool_count", 0, 0),
+        ("count_round_cycles", 1, 0), ("limited_tool_count", 0, 0), ("repeat_interval", 5, 1),
     ]:
         assert (default[name], cellium[name]) == (of_default, of_cellium), name
     assert default["prior"]["target_alpha"] == 2.0

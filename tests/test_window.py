@@ -127,9 +127,12 @@ def cycle_of_rounds(calls, policy=DEFAULT):
     [
         ("AB", 0),
         ("BAB", 0),
-        ("ABAB", 2),
-        ("XXABAB", 2),
-        ("ABABX", 0),
+        ("ABAB", 0),
+        ("ABABA", 0),
+        ("XXABAB", 0),
+        ("XXABABAB", 2),
+        ("XBABAB", 0),
+        ("ABABABX", 0),
         ("AAAA", 0),
         ("ABBA", 0),
         ("BCABC", 0),
@@ -161,14 +164,16 @@ def test_default_cycles_have_equal_results():
     # The sixth round brings no news, but the fourth had another result.
     rounds = [call(1 + k % 2, result=int(k == 3)) for k in range(6)]
     assert cycle_of_rounds(rounds) == 0
-    assert cycle_of_rounds([*rounds, *rounds[4:]]) == 2
+    assert cycle_of_rounds([*rounds, *rounds[4:]]) == 0
+    assert cycle_of_rounds([*rounds, *rounds[4:], *rounds[4:]]) == 2
 
 
 def test_default_cycle_of_one_call_with_two_answers():
     calls = [call(1, result=k % 2) for k in range(4)]
     assert watch([{"calls": calls}], CELLIUM)[0]["cycle"] == 0
     assert watch([{"calls": calls}], BY_CALL)[0]["cycle"] == 2
-    assert cycle_of_rounds(calls) == 2
+    assert cycle_of_rounds([*calls, *calls[:1]]) == 0
+    assert cycle_of_rounds([*calls, *calls[:2]]) == 2
 
 
 # --- Failures in a row ---------------------------------------------------------------------------
