@@ -256,7 +256,7 @@ def note_decision(session, action, strong):
 def evidence_features(session):
     """The features of "What a round brought" and "The ladder"."""
     known, ladder = session["evidence"], session["ladder"]
-    found = {name: value for name, value in known["now"].items() if name not in ("new_call", "made")}
+    found = {name: known["now"][name] for name in known["now"] if name not in ("new_call", "made")}
     found.update((name, known[name]) for name in COUNTS)
     found["recent_failures"] = recent_failures(session)
     found.update((name, ladder[name]) for name in LADDER)

@@ -1,5 +1,6 @@
 """What ingest reads off arguments, texts and results, in plain Python; words come from a table."""
 
+import json
 import re
 from typing import Any
 
@@ -148,3 +149,76 @@ def kind_of(word: str) -> str:
         if any(part in word for part in parts):
             return kind
     return "name"
+
+
+# --- silence --------------------------------------------------------------------------------------
+def changes_something(tool: str, arguments: Any) -> bool:
+    """Whether a call that came back empty says of itself that it changed something."""
+    if any(word in result_words.CHANGES for word in words_of_name(tool[:120])):
+        return True
+    command = command_of(arguments)
+    if not isinstance(command, str):
+        return False
+    command = command[:300]
+    return first_command(command).lower() in result_words.COMMANDS or writes_a_file(command)
+
+
+def words_of_name(name: str) -> list[str]:
+    """The words of snake_case, kebab-case, camelCase and CAPITALS, which take the next capital."""
+    words = [""]
+    for char in name:
+        newest = words[-1]
+        if not (char.isascii() and char.isalpha()):
+            words.append("")
+        elif (newest[-1:].islower() and char.isupper()) or (
+            len(newest) > 1 and newest.isupper() and char.islower()
+        ):
+            words.append(char)
+        else:
+            words[-1] += char
+    return [word.lower() for word in words if word]
+
+
+def command_of(arguments: Any) -> Any:
+    if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return arguments
+    if not isinstance(arguments, dict):
+        return arguments
+    return next((arguments[key] for key in result_words.COMMAND_KEYS if key in arguments), None)
+
+
+def first_command(text: str) -> str:
+    """The word a command begins with, behind one change of directory and behind sudo."""
+    text = text.lstrip()
+    if text.startswith("cd "):
+        place = min((text.find(mark) for mark in "&|;" if mark in text), default=len(text))
+        for mark in ("&&", ";"):
+            if text.startswith(mark, place):
+                return word_behind_sudo(text[place + len(mark) :].lstrip()) or "cd"
+    return word_behind_sudo(text)
+
+
+def word_behind_sudo(text: str) -> str:
+    return first_word(text.removeprefix("sudo ")) or first_word(text)
+
+
+def first_word(text: str) -> str:
+    for place, char in enumerate(text):
+        if not (char.isalnum() or char in "_-"):
+            return text[:place]
+    return text
+
+
+def writes_a_file(text: str) -> bool:
+    """Whether there is a > before the name of a file, of what is printed and not of errors."""
+    targets = [
+        text[place + 1 :].removeprefix(">").lstrip() for place, char in enumerate(text)
+        if char == ">" and text[place - 1 : place] not in {*"0123456789&>"}
+    ]
+    return any(
+        (target[:1].isalnum() or target[:1] in {*"_./~\"'$-"})
+        and not target.startswith("/dev/null") for target in targets
+    )

@@ -20,7 +20,6 @@ from reference_policies import (
     TERMINATE,
 )
 
-
 # Redirects for these reasons alone never lead to an end.
 MILD = ("compression_failed", "little_information", "idle")
 
@@ -203,7 +202,7 @@ def counts_as_redirect(fired, policy):
 
 
 def advice_of(action, fired, policy):
-    """The advice of a decision: its action and the lowest rule that fired and has it, those alone first."""
+    """The advice of a decision: its action and the lowest rule that gives it, those alone first."""
     if action == CONTINUE:
         return None
     names = [name for bit, name in enumerate(RULES) if fired >> bit & 1]

@@ -17,7 +17,7 @@ from test_ingest_strange import Plain, cycle_of_lists, deep
 
 from cellium_fast import Fleet, Round, RoundBatch, ToolCall, _columns, result_words
 from cellium_fast._ingest import hash_shape, hash_signature, sketch_of_text
-from cellium_fast._results import is_acknowledgement, is_transient
+from cellium_fast._results import changes_something, is_acknowledgement, is_transient
 from cellium_fast.traces.packed import packed as packed_runs
 from cellium_fast.traces.runs import RecordedRun
 
@@ -195,6 +195,10 @@ TRANSIENT_TEXTS = [
     "the connection was closed", "Broken pipe", "EPIPE", "Network is unreachable",
     "Temporary failure in name resolution", "getaddrinfo EAI_AGAIN", "socket hang up",
     "Quota exceeded for requests per minute", "resource temporarily unavailable",
+    "database is locked", "sqlite3.OperationalError: database table is locked", "Too busy",
+    "Internal Server Error", "HTTP 500 Internal Server Error", "internal_server_error",
+    "The server is too busy", "slow down", "Please slow down!", "could not acquire lock",
+    "Unable to acquire the lock in time",
     "x" * 480 + " timeout", "gateway time-out", "\ud800 timeout", "\0 timeout\0", "连接 timeout",
 ]
 LASTING_TEXTS = [
@@ -203,6 +207,8 @@ LASTING_TEXTS = [
     "unrecognized arguments: --timeout=3", "timeout must be a number", "Permission denied",
     "unexpected keyword argument 'timeout'", "no matching overloaded function",
     "call of overloaded 'f(int)' is ambiguous", "Disk quota exceeded", "insufficient_quota",
+    "account locked", "The account is locked", "the file is locked", "a lock was acquired",
+    "busy", "slowdown", "slow downloads", "internal error", "deadlock", "acquire locks",
     "x" * 500 + " timeout", "generate limits", "user declined", "bad request", "retry",
     "bandwidth throttle"[:9], "\ud800", "\0" * 600,
 ]
@@ -255,7 +261,8 @@ ACKNOWLEDGEMENTS = [
     "OK", "Your thought has been logged.", "Fixed!", "Plan noted.", "Clicked", "Scrolled down",
     "1 row affected", "202 Accepted", "exit status 0", "[exit code: 0]", "Image generated.",
     "Todos have been modified successfully. " + "Go on with the list and keep it up to date. " * 3,
-    '{"code":0,"msg":"success","data":null}', "Subtask marked as complete", "ok.", "Done", "success", "saved", "moved", " saved\n", "1 replacement",
+    '{"code":0,"msg":"success","data":null}', "Subtask marked as complete", "ok.", "Done",
+    "success", "saved", "moved", " saved\n", "1 replacement",
     "4 rows written", "File written successfully.", "The file x.py has been edited.", "true",
     True, {"status": "ok"}, '{"status":"ok"}', '{ "success" : true }', {"success": True},
     {"message": "File saved", "status": "success"}, {"updated": 3}, "Saved!", "✅ Done",
@@ -271,7 +278,8 @@ CONTENT = [
     "phase=done exit=0", '{"success":true,"id":31}', "[]", "wasn't saved", "wasn\u2019t saved",
     "The capital of France was completed in 1992 by the king", "could not be saved", 42, [True],
     "ok " * 41, "done\0", "ok \ud800", {"ok": True, "rows": [1, 2]}, {"status": "pending"}, 1.5,
-    "ok 1 2 3", "blocked", "12 passed in 3 seconds", "access denied", "bread need", b"ok", "b c d saved", {"saved": "a.txt"},
+    "ok 1 2 3", "blocked", "12 passed in 3 seconds", "access denied", "bread need", b"ok",
+    "b c d saved", {"saved": "a.txt"},
 ]
 
 
@@ -303,6 +311,102 @@ SAYINGS = st.lists(st.sampled_from([
 @given(SAYINGS | st.text(max_size=30))
 def test_any_result_acknowledges_what_the_reference_says(text):
     assert is_acknowledgement(text) == reference.is_acknowledgement(text)
+
+
+# --- silence --------------------------------------------------------------------------------------
+def call_flags(tool: str, arguments: object, **fields: object) -> int:
+    return int(packed(ToolCall(tool, arguments, **fields)).call_flags[0])
+
+
+CHANGING = [
+    ("write_file", {"path": "x"}), ("mkdir", {"path": "x"}), ("mkdir", None), ("createFile", {}),
+    ("FILE_DELETE", "x"), ("browser-click", {"ref": 3}), ("HTTPsend", []), ("put2", {}),
+    ("x" * 115 + "_edit", {}),
+    ("shell", "cd x && rm y"), ("shell", "cd x; rm y"), ("shell", "  mkdir -p a/b"),
+    ("shell", "sudo apt-get -q update"), ("shell", "cd a && sudo systemctl stop b"),
+    ("shell", "cd build"), ("shell", "cd build && (make)"), ("shell", "echo hello > notes.txt"),
+    ("shell", "printf x >>'a b'"), ("shell", "grep x *.py>$OUT"), ("shell", "git commit -qm x"),
+    ("shell", "find . 2>/dev/null > list"), ("sql", "insert into t values (1)"),
+    ("sql", "update t set a = 1"), ("shell", " " * 298 + "rm x"),
+]
+LOOKING = [
+    ("grep", {"pattern": "x"}), ("ls", None), ("ls", {}), ("think", {"thought": "rm it"}),
+    ("settings", {}), ("rewrite", {}), ("postal_code", {}), ("x" * 120 + "_edit", {}),
+    ("\u0441reate", {}), ("wr\u00efte", {}),
+    ("shell", "ls -l"), ("shell", "grep -rn x ."), ("shell", "echo cd x && rm y"),
+    ("shell", "cd x && ls"), ("shell", "cd x; cat y | grep z"), ("shell", "sudo ls"),
+    ("shell", "sudo"), ("shell", ""), ("shell", "(rm x)"), ("shell", "remove x"),
+    ("shell", "find . 2>/dev/null"), ("shell", "find . > /dev/null"), ("shell", "ls >>/dev/null"),
+    ("shell", "ls >&2"), ("shell", "ls 2> errors"), ("shell", "ls &>all"), ("shell", "ls >"),
+    ("shell", '{"command": "rm'), ("shell", '["rm x"]'), ("shell", " " * 300 + "rm x"),
+    ("sql", "SELECT * FROM t"), ("sql", "select a from t"), ("think", "I insert it"),
+]
+
+
+def in_every_form(tool, arguments):
+    """The same call with its arguments as text, as a mapping, and as the JSON text of it."""
+    yield tool, arguments
+    if isinstance(arguments, str) and not arguments.startswith("{"):
+        for key in result_words.COMMAND_KEYS:
+            yield tool, {"a": 1, key: arguments}
+            yield tool, json.dumps({"z": [], key: arguments}, indent=1)
+    elif isinstance(arguments, dict):
+        yield tool, json.dumps(arguments)
+
+
+@pytest.mark.parametrize(("calls", "expected"), [
+    *((call, True) for call in CHANGING), *((call, False) for call in LOOKING),
+], ids=repr)
+def test_an_empty_result_of_a_call_that_changes_something_is_an_acknowledgement(calls, expected):
+    for tool, arguments in in_every_form(*calls):
+        assert reference.changes_something(tool, arguments) == expected
+        for result in (None, "", " \n", {"output": ""}):
+            assert call_flags(tool, arguments, result=result) == EMPTY | ACKNOWLEDGED * expected
+        assert call_flags(tool, arguments, result="12 lines of it") == 0
+        assert call_flags(tool, arguments, result="", error=True) == ERROR
+        assert call_flags(tool, arguments, error="no such file") == ERROR
+
+
+@pytest.mark.parametrize("arguments", [
+    {"command": ["rm", "x"]}, {"command": None, "cmd": "rm x"}, {"cmd": "rm x", "command": "ls"},
+    {"path": "rm x"}, {"Command": "rm x"}, {"args": {"command": "rm x"}}, ["rm x"], 7, b"rm x",
+    "rm" * 200, {},
+])
+def test_only_the_first_field_for_commands_is_read_if_it_is_a_text(arguments):
+    assert call_flags("shell", arguments) == EMPTY
+    assert not reference.changes_something("shell", arguments)
+
+
+# What the page says of them; they are told otherwise so far.
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize(("tool", "command", "expected"), [
+    ("sql", "INSERT INTO t VALUES (1)", True), ("sql", "Delete from t", True),
+    ("shell", "./run > out.txt", True), ("sql", "SELECT a FROM t WHERE a > 5", False),
+    ("shell", "grep 'a -> b' x", False), ("python", "print(1) if a > b else None", False),
+])
+def test_commands_in_capitals_and_comparisons(tool, command, expected):
+    wanted = EMPTY | ACKNOWLEDGED if expected else EMPTY
+    assert call_flags(tool, {"command": command}) == wanted
+
+
+COMMANDS = st.tuples(
+    st.sampled_from(["cd ", "cd x ", "sudo ", "ls ", "rm", " mkdir", "grep", "git-x", "insert"]),
+    st.lists(st.sampled_from([
+        "cd x", "cd ", "&&", "&", ";", "|", " ", "sudo ", "rm", "ls", ">", ">>", "2>", "&>", "&1",
+        "/dev/null", "out", "-", "'", "(", "\n", "\u00e9", "_", "=", "$", '"', "\u0663",
+    ]), max_size=8),
+).map(lambda parts: parts[0] + "".join(parts[1]))
+NAMES = st.lists(st.sampled_from([
+    "write", "Write", "WRITE", "create", "Send", "A", "b", "_", "-", "2", "\u00e9", " ", "file",
+]), max_size=5).map("".join)
+
+
+@settings(max_examples=500, deadline=None)
+@given(NAMES, COMMANDS, st.sampled_from(result_words.COMMAND_KEYS))
+def test_any_call_changes_what_the_reference_says(tool, command, key):
+    expected = reference.changes_something(tool, command)
+    assert changes_something(tool, command) == changes_something(tool, {key: command}) == expected
+    assert call_flags(tool, json.dumps({key: command})) == EMPTY | ACKNOWLEDGED * expected
 
 
 # --- columns --------------------------------------------------------------------------------------
