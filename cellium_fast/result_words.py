@@ -168,4 +168,9 @@ COMMANDS = frozenset(_words("""
 """))
 COMMAND_KEYS = ("command", "cmd", "script", "query", "sql", "code", "input")
 COMMAND = r"\s*(?:cd [^&|;]*(?:&&|;)\s*)?(?:sudo )?([\w-]+)"
-WRITES = r"(?<![0-9&>])>>?\s*(?!/dev/null|&)[\w./~\"'$-]"
+# The name of a file behind a >, and then no more of this command; no arrow and no comparison.
+WRITES = (
+    r"(?<![0-9&>=<-])>>?[ \t]*(?!/dev/null)"
+    r"(?:'[^']+'|\"[^\"]+\"|(?=[^\s;&|()'\"<>]*[A-Za-z/~$])[^\s;&|()'\"<>]+)[ \t]*"
+    r"(?:\Z|[;&|\n]|[0-9]>)"
+)

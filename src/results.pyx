@@ -238,7 +238,8 @@ def changes_something(str tool not None, arguments):
         )
     if type(arguments) is not str:
         return False
-    command = COMMAND((<str> arguments)[:LONG])
-    return command is not None and (
-        command[1] in COMMANDS or WRITES((<str> arguments)[:LONG]) is not None
-    )
+    text = (<str> arguments)[:LONG]
+    command = COMMAND(text)
+    if command is not None and command[1].lower() in COMMANDS:
+        return True
+    return WRITES(text) is not None

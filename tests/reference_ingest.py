@@ -213,12 +213,31 @@ def first_word(text: str) -> str:
 
 
 def writes_a_file(text: str) -> bool:
-    """Whether there is a > before the name of a file, of what is printed and not of errors."""
-    targets = [
-        text[place + 1 :].removeprefix(">").lstrip() for place, char in enumerate(text)
-        if char == ">" and text[place - 1 : place] not in {*"0123456789&>"}
-    ]
+    """Whether a > stands before the name of a file that ends a command, and is no arrow."""
     return any(
-        (target[:1].isalnum() or target[:1] in {*"_./~\"'$-"})
-        and not target.startswith("/dev/null") for target in targets
+        char == ">" and text[place - 1 : place] not in {*"0123456789&>=<-"}
+        and ends_in_a_file(text[place + 1 :].removeprefix(">"))
+        for place, char in enumerate(text)
     )
+
+
+def ends_in_a_file(text: str) -> bool:
+    target = ""
+    text = text.lstrip(" \t")
+    if text[:1] in {"'", '"'}:
+        name, closed, rest = text[1:].partition(text[0])
+        rest = rest.lstrip(" \t")
+        return bool(name and closed) and (
+            rest == "" or rest[0] in ";&|\n" or (rest[0] in "0123456789" and rest[1:2] == ">")
+        )
+    for char in text:
+        if char.isspace() or char in ";&|()'\"<>":
+            break
+        target += char
+    rest = text[len(target) :].lstrip(" \t")
+    named = any((char.isascii() and char.isalpha()) or char in "/~$" for char in target)
+    # The number of a further redirection may stand close behind.
+    shorter = target[-1:] in {*"0123456789"} and rest[:1] == ">" and target[:-1]
+    ended = rest == "" or rest[0] in ";&|\n" or (rest[0] in "0123456789" and rest[1:2] == ">")
+    return named and not target.startswith("/dev/null") and bool(ended or shorter)
+

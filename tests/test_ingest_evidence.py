@@ -377,8 +377,6 @@ def test_only_the_first_field_for_commands_is_read_if_it_is_a_text(arguments):
     assert not reference.changes_something("shell", arguments)
 
 
-# What the page says of them; they are told otherwise so far.
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize(("tool", "command", "expected"), [
     ("sql", "INSERT INTO t VALUES (1)", True), ("sql", "Delete from t", True),
     ("shell", "./run > out.txt", True), ("sql", "SELECT a FROM t WHERE a > 5", False),
