@@ -11,17 +11,17 @@
 
 CELLIUM_INLINE uint32_t one_more(uint32_t count)
 {
-    return count + (count < 255);
-}
-
-CELLIUM_INLINE uint32_t one_less(uint32_t count)
-{
-    return count - (count != 0);
+    return at_most_word(count + 1, 255);
 }
 
 CELLIUM_INLINE uint32_t larger_word(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
+}
+
+CELLIUM_INLINE uint32_t one_less(uint32_t count)
+{
+    return larger_word(count, 1) - 1;
 }
 
 CELLIUM_INLINE uint32_t bits_set_of_12(uint32_t bits)
@@ -34,15 +34,16 @@ CELLIUM_INLINE uint32_t bits_set_of_12(uint32_t bits)
 /* --- Each call --- */
 
 /* A round begins: nothing is judged yet. */
-CELLIUM_INLINE void begin_judging(RecordLanes *restrict at, int first, int end)
+CELLIUM_INLINE void begin_judging(
+    RecordLanes *restrict at, FeatureLanes *restrict to, int first, int end)
 {
     for (int i = first; i < end; i++) {
-        at->information[i] = NOT_JUDGED;
-        at->call_repeats[i] = at->result_repeats[i] = 0;
+        to->information[i] = NOT_JUDGED;
+        to->call_repeats[i] = to->result_repeats[i] = 0;
         at->round_sum[i] = 0;
         at->new_call[i] = 0;
-        at->slight[i] = 1;
-        at->own_limit[i] = NO_LIMIT;
+        to->slight[i] = 1;
+        to->own_limit[i] = NO_LIMIT;
     }
 }
 
@@ -73,7 +74,8 @@ CELLIUM_INLINE uint32_t scattered(uint32_t hash)
 
 /* The call that push_call took in. */
 CELLIUM_INLINE void judge_call(
-    RecordLanes *restrict at, const Policy *restrict policy, int first, int end)
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    int first, int end)
 {
     uint32_t longest = policy->slight_result;
     find_limits(at, policy, first, end);
@@ -93,12 +95,12 @@ CELLIUM_INLINE void judge_call(
         brought = choose(transient | (own & (brought != NEWS)), NOT_JUDGED, brought);
         uint32_t results = bits_set_of_12(at->equal_result[i]) + 1;
         results &= -((brought == NOTHING) & (failed ^ 1));
-        at->information[i] = larger_word(at->information[i], brought);
-        at->slight[i] &= slight;
-        at->own_limit[i] = at_most_word(at->own_limit[i], at->call_limit[i]);
-        at->call_repeats[i] = larger_word(
-            at->call_repeats[i], bits_set_of_12(at->equal_call[i]) + 1);
-        at->result_repeats[i] = larger_word(at->result_repeats[i], results);
+        to->information[i] = larger_word(to->information[i], brought);
+        to->slight[i] &= slight;
+        to->own_limit[i] = at_most_word(to->own_limit[i], at->call_limit[i]);
+        to->call_repeats[i] = larger_word(
+            to->call_repeats[i], bits_set_of_12(at->equal_call[i]) + 1);
+        to->result_repeats[i] = larger_word(to->result_repeats[i], results);
         at->round_sum[i] += scattered(at->call[i]);
         at->new_call[i] |= (at->equal_signature[i] == 0) & (brought >= ACKNOWLEDGEMENT);
         at->twins[i] &= ~(0xFu & -own);
@@ -109,52 +111,54 @@ CELLIUM_INLINE void judge_call(
 
 /* Of a round of many calls, the first ones may have left the window before it came again. So such a
    round is looked for among the last rounds too, and brings nothing if it is there. */
-CELLIUM_INLINE void settle_judging(RecordLanes *restrict at, int first, int end)
+CELLIUM_INLINE void settle_judging(
+    RecordLanes *restrict at, FeatureLanes *restrict to, int first, int end)
 {
     for (int i = first; i < end; i++) {
         _Bool some = at->round_calls[i] != 0;
-        _Bool again = (at->known_round[i] != 0) & (at->information[i] >= ACKNOWLEDGEMENT)
+        _Bool again = (at->known_round[i] != 0) & (to->information[i] >= ACKNOWLEDGEMENT)
             & (at->round_calls[i] > 1);
-        at->own_limit[i] = pick(some, at->own_limit[i], 0);
-        at->slight[i] = pick(some, at->slight[i], 0);
-        uint32_t old = pick(at->slight[i] != 0, LITTLE, NOTHING);
-        at->information[i] = pick(again, old, at->information[i]);
+        to->own_limit[i] = pick(some, to->own_limit[i], 0);
+        to->slight[i] = pick(some, to->slight[i], 0);
+        uint32_t old = pick(to->slight[i] != 0, LITTLE, NOTHING);
+        to->information[i] = pick(again, old, to->information[i]);
         at->new_call[i] = pick(again, 0, at->new_call[i]);
     }
 }
 
-CELLIUM_INLINE void count_information(RecordLanes *restrict at, int first, int end)
+CELLIUM_INLINE void count_information(FeatureLanes *restrict to, int first, int end)
 {
     for (int i = first; i < end; i++) {
-        uint32_t brought = at->information[i];
-        uint32_t none = at->no_information[i], little = at->little_information[i];
+        uint32_t brought = to->information[i];
+        uint32_t none = to->no_information[i], little = to->little_information[i];
         none = pick(brought == NOTHING, one_more(none), none);
         none = pick(brought == ACKNOWLEDGEMENT, one_less(none), none);
         little = pick((brought == NOTHING) | (brought == LITTLE), one_more(little), little);
         little = pick(brought == ACKNOWLEDGEMENT, one_less(little), little);
-        at->no_information[i] = pick(brought == NEWS, 0, none);
-        at->little_information[i] = pick(brought == NEWS, 0, little);
+        to->no_information[i] = pick(brought == NEWS, 0, none);
+        to->little_information[i] = pick(brought == NEWS, 0, little);
     }
 }
 
 CELLIUM_INLINE void count_errors(
-    RecordLanes *restrict at, const Policy *restrict policy, int first, int end)
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    int first, int end)
 {
     int32_t longest = at->sized ? (int32_t)policy->slight_error : -1;
     for (int i = first; i < end; i++) {
         _Bool some = at->round_calls[i] != 0;
         _Bool failed = some & (at->round_errors[i] == at->round_calls[i]);
         _Bool transient = some & (at->round_transient[i] == at->round_calls[i]);
-        uint32_t repeats = at->error_repeats[i];
+        uint32_t repeats = to->error_repeats[i];
         _Bool telling = (int32_t)at_most_word(at->call_size[i], 0x7FFFFFFF) > longest;
         uint32_t error = at->error[i] & 0xFFFF;
         _Bool same = telling & (repeats != 0) & (error == at->counted_error[i]);
-        _Bool passed_over = !some | transient | (at->own_limit[i] != 0);
+        _Bool passed_over = !some | transient | (to->own_limit[i] != 0);
         uint32_t counted = pick(failed, pick(same, one_more(repeats), 1), 0);
-        uint32_t waits = pick(transient, one_more(at->transient_rounds[i]), 0);
-        at->error_repeats[i] = pick(passed_over, repeats, counted);
+        uint32_t waits = pick(transient, one_more(to->transient_rounds[i]), 0);
+        to->error_repeats[i] = pick(passed_over, repeats, counted);
         at->counted_error[i] = pick(passed_over | !failed, at->counted_error[i], error);
-        at->transient_rounds[i] = pick(some, waits, at->transient_rounds[i]);
+        to->transient_rounds[i] = pick(some, waits, to->transient_rounds[i]);
     }
 }
 
@@ -175,7 +179,8 @@ CELLIUM_INLINE uint32_t hash_of_round(const uint32_t *restrict hashes, uint32_t 
 
 /* The round among those before it. One that failed transiently ends what went on before: waiting
    and trying again is no cycle. */
-CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
+CELLIUM_INLINE void push_round(
+    RecordLanes *restrict at, FeatureLanes *restrict to, int first, int end)
 {
     for (int i = first; i < end; i++) {
         uint32_t *hashes = &at->round_hashes[0][i];
@@ -194,17 +199,17 @@ CELLIUM_INLINE void push_round(RecordLanes *restrict at, int first, int end)
         }
         _Bool same = (hash == hash_of_round(hashes, 0))
             & (more == (at->round_periods[i] & ~ALL_PERIODS));
-        uint32_t repeats = pick(same, one_more(at->round_repeats[i]), 1);
+        uint32_t repeats = pick(same, one_more(to->round_repeats[i]), 1);
         at->known_round[i] = known;
         at->round_periods[i] = pick(some, periods | more, at->round_periods[i]);
-        at->round_repeats[i] = pick(some, repeats, at->round_repeats[i]);
+        to->round_repeats[i] = pick(some, repeats, to->round_repeats[i]);
         uint32_t one = at->round_hashes[0][i], two = at->round_hashes[1][i];
         at->round_hashes[0][i] = pick(some, one << 16 | hash, one);
         at->round_hashes[1][i] = pick(some, two << 16 | one >> 16, two);
         at->round_hashes[2][i] = pick(
             some, at->round_hashes[2][i] << 16 | two >> 16, at->round_hashes[2][i]);
         at->round_periods[i] = pick(transient, 0, at->round_periods[i]);
-        at->round_repeats[i] = pick(transient, 0, at->round_repeats[i]);
+        to->round_repeats[i] = pick(transient, 0, to->round_repeats[i]);
         for (int k = 0; k < ROUND_HASHES / 2; k++)
             at->round_hashes[k][i] = pick(transient, 0, at->round_hashes[k][i]);
     }
@@ -222,21 +227,25 @@ CELLIUM_INLINE uint32_t cycle_of_rounds(uint32_t periods, uint32_t repeats)
 }
 
 CELLIUM_INLINE void count_texts(
-    RecordLanes *restrict at, const Policy *restrict policy, int first, int end)
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    int first, int end)
 {
     uint32_t least = policy->near_duplicate;
     for (int i = first; i < end; i++) {
         _Bool idle = at->round_calls[i] == 0, blank = idle & (at->text[i] == 0);
-        at->idle_rounds[i] = pick(idle, one_more(at->idle_rounds[i]), 0);
-        at->blank_rounds[i] = pick(blank, one_more(at->blank_rounds[i]), 0);
+        to->idle_rounds[i] = pick(idle, one_more(to->idle_rounds[i]), 0);
+        to->blank_rounds[i] = pick(blank, one_more(to->blank_rounds[i]), 0);
     }
     for (int i = first; i < end; i++) {
-        _Bool told = at->new_sketch[i] != 0, comparable = at->sketch[i] != 0;
-        _Bool near = comparable & (alike(at->new_sketch[i], at->sketch[i]) >= least);
-        uint32_t repeats = pick(near, one_more(at->text_repeats[i]), 0);
-        repeats = pick(told, repeats, at->text_repeats[i]);
-        at->text_repeats[i] = pick(at->information[i] == NEWS, 0, repeats);
-        at->sketch[i] = told ? at->new_sketch[i] : at->sketch[i];
+        uint32_t first_new = at->new_sketch[0][i], last_new = at->new_sketch[1][i];
+        uint32_t first_old = at->sketch[0][i], last_old = at->sketch[1][i];
+        _Bool told = (first_new | last_new) != 0, comparable = (first_old | last_old) != 0;
+        _Bool near = comparable & (alike(first_new, last_new, first_old, last_old) >= least);
+        uint32_t repeats = pick(near, one_more(to->text_repeats[i]), 0);
+        repeats = pick(told, repeats, to->text_repeats[i]);
+        to->text_repeats[i] = pick(to->information[i] == NEWS, 0, repeats);
+        at->sketch[0][i] = pick(told, first_new, first_old);
+        at->sketch[1][i] = pick(told, last_new, last_old);
     }
 }
 
@@ -257,7 +266,7 @@ CELLIUM_INLINE void count_compression(
         _Bool exhausted = known & (ratio >= full);
         at->compress_tries[i] = pick(helped, 0, at->compress_tries[i]);
         at->compressed_tokens[i] = pick(helped, 0, at->compressed_tokens[i]);
-        at->exhausted_rounds[i] = pick(exhausted, one_more(at->exhausted_rounds[i]), 0);
+        to->exhausted_rounds[i] = pick(exhausted, one_more(to->exhausted_rounds[i]), 0);
         at->compress_wait[i] = one_more(at->compress_wait[i]);
         _Bool waited = at->compress_wait[i] >= cooldown;
         _Bool hopeful = at->compress_tries[i] < tries;
@@ -273,7 +282,7 @@ CELLIUM_INLINE void count_redirects(
         _Bool some = at->round_calls[i] != 0;
         uint32_t heeds = at->new_call[i], flags = at->flags[i];
         _Bool heeded = (heeds != 0) & ((flags & SESSION_HEEDING) != 0);
-        at->unheeded_redirects[i] = pick(heeded, 0, at->unheeded_redirects[i]);
+        to->unheeded_redirects[i] = pick(heeded, 0, to->unheeded_redirects[i]);
         uint32_t noted = (flags & ~(uint32_t)SESSION_HEEDING) | heeds * SESSION_HEEDING;
         at->flags[i] = pick(some, noted, flags);
         to->recent_failures[i] = bits_set_of_12(at->error_bits[i] & at->in_window[i]);
@@ -285,41 +294,25 @@ CELLIUM_INLINE void weigh_evidence(
     RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
     int first, int end)
 {
-    push_round(at, first, end);
-    settle_judging(at, first, end);
-    count_information(at, first, end);
-    count_errors(at, policy, first, end);
-    count_texts(at, policy, first, end);
+    push_round(at, to, first, end);
+    settle_judging(at, to, first, end);
+    count_information(to, first, end);
+    count_errors(at, policy, to, first, end);
+    count_texts(at, policy, to, first, end);
     count_compression(at, policy, to, first, end);
     count_redirects(at, to, first, end);
 }
 
-CELLIUM_INLINE void describe_evidence(
+CELLIUM_INLINE void describe_rounds(
     const RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
     int first, int end)
 {
     uint32_t rounds = policy->count_round_cycles != 0;
-    for (int i = first; i < end; i++) {
-        uint32_t brought = at->information[i];
+    for (int i = first; rounds && i < end; i++) {
+        uint32_t brought = to->information[i];
         _Bool old = (brought == NOTHING) | (brought == LITTLE);
-        uint32_t cycle = cycle_of_rounds(at->round_periods[i], at->round_repeats[i]);
-        cycle = pick(old, cycle, 0);
-        to->cycle[i] = pick(rounds, cycle, to->cycle[i]);
-        to->information[i] = brought;
-        to->slight[i] = at->slight[i];
-        to->own_limit[i] = at->own_limit[i];
-        to->no_information[i] = at->no_information[i];
-        to->little_information[i] = at->little_information[i];
-        to->round_repeats[i] = at->round_repeats[i];
-        to->call_repeats[i] = at->call_repeats[i];
-        to->result_repeats[i] = at->result_repeats[i];
-        to->error_repeats[i] = at->error_repeats[i];
-        to->transient_rounds[i] = at->transient_rounds[i];
-        to->text_repeats[i] = at->text_repeats[i];
-        to->idle_rounds[i] = at->idle_rounds[i];
-        to->blank_rounds[i] = at->blank_rounds[i];
-        to->unheeded_redirects[i] = at->unheeded_redirects[i];
-        to->exhausted_rounds[i] = at->exhausted_rounds[i];
+        uint32_t cycle = cycle_of_rounds(at->round_periods[i], to->round_repeats[i]);
+        to->cycle[i] = pick(old, cycle, 0);
     }
 }
 

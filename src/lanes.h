@@ -13,30 +13,28 @@
 
 #define LANES 8
 
-/* What a round changes in the records, and what it brings. */
+/* What a round changes in the records, and what it brings. The counters of evidence, which rules
+   see as they are, stand in FeatureLanes. */
 typedef struct {
     Session *session[LANES];
     double progress[LANES], trend[LANES];
     double context_tokens[LANES], context_limit[LANES];
     /* RECORD_WORDS words of a record, in its order; packed ones hold several fields each. */
+    uint32_t sketch[2][LANES];
     uint32_t same_call[LANES], same_signature[LANES];
     uint32_t calls[LANES], errors[LANES], empties[LANES];
     uint32_t error[LANES], output[LANES], round_limit[LANES];
     uint32_t packed[7][LANES];
     uint32_t round_periods[LANES], compressed_tokens[LANES];
     uint32_t round_hashes[ROUND_HASHES / 2][LANES];
+    uint32_t round[LANES];
+    uint32_t error_and_pool[LANES];
     uint32_t stuck[LANES], twins[LANES], error_bits[LANES], empty_bits[LANES];
     uint32_t window_count[LANES], history_count[LANES], output_run[LANES], failed_rounds[LANES];
     uint32_t flags[LANES], repeated_tools[LANES], policy[LANES];
-    uint32_t no_information[LANES], little_information[LANES];
-    uint32_t error_repeats[LANES], transient_rounds[LANES];
-    uint32_t idle_rounds[LANES], blank_rounds[LANES], text_repeats[LANES];
-    uint32_t unheeded_redirects[LANES], exhausted_rounds[LANES];
-    uint32_t compress_wait[LANES], compress_tries[LANES], round_repeats[LANES];
-    uint64_t sketch[LANES];
+    uint32_t compress_wait[LANES], compress_tries[LANES];
     uint32_t counted_error[LANES];
     uint32_t in_window[LANES];                      /* a bit for each call in the window */
-    uint32_t round[LANES];
     uint32_t size[SIZES][LANES];
     /* The call that comes in, and which of the calls in the window have its hashes. */
     uint32_t signature[LANES], call[LANES], tool[LANES], result[LANES];
@@ -45,14 +43,12 @@ typedef struct {
     /* The round as a whole. */
     uint32_t round_calls[LANES], round_errors[LANES], round_empties[LANES];
     uint32_t round_transient[LANES];
-    uint32_t information[LANES], slight[LANES], own_limit[LANES];
-    uint32_t call_repeats[LANES], result_repeats[LANES];
     uint32_t round_sum[LANES];                      /* of the hashes of its calls */
     uint32_t known_round[LANES];                    /* it is among the last ROUND_HASHES */
     uint32_t new_call[LANES];                       /* something by a call unlike the LAGS before */
-    uint32_t sized, answered;                       /* whether sizes, results are told, in all lanes */
+    uint32_t sized, answered;                       /* whether all lanes tell sizes, results */
     uint32_t text[LANES];                           /* mixed */
-    uint64_t new_sketch[LANES];
+    uint32_t new_sketch[2][LANES];                  /* as a record has it in memory */
     double given_progress[LANES];                   /* NaN = not given */
     /* Whether all of the last RECENT, or RUN_WINDOW, calls are of frequent tools. */
     uint32_t frequent_recent[LANES], frequent_run[LANES];
@@ -62,7 +58,7 @@ typedef struct {
     double difference[LANES];
 } RecordLanes;
 
-#define RECORD_WORDS 20
+#define RECORD_WORDS 24
 
 /* The features that rules see; names and ranges are those of Features. */
 typedef struct {

@@ -51,62 +51,80 @@ CELLIUM_INLINE void prefetch(const void *start, size_t size)
 #endif
 }
 
-/* Move the first `count` - 1 (at most 15) of `count` words one place up. With a constant count
- * this is a few loads and stores, where memmove would be a call. */
-CELLIUM_INLINE void shift_words(void *words, int count)
+/* Move `size` bytes up by a few, from the last to the first. With a constant size this is a few
+ * loads and stores, where memmove would be a call. */
+CELLIUM_INLINE void shift_bytes(void *bytes, size_t size, size_t by)
 {
-    uint32_t kept[16];
-    memcpy(kept, words, (size_t)(count - 1) * sizeof(uint32_t));
-    memcpy((uint32_t *)words + 1, kept, (size_t)(count - 1) * sizeof(uint32_t));
+    char kept[16], *start = (char *)bytes;
+    for (; size >= 16; size -= 16) {
+        memcpy(kept, start + size - 16, 16);
+        memcpy(start + size - 16 + by, kept, 16);
+    }
+    if (size & 8) {
+        size -= 8;
+        memcpy(kept, start + size, 8);
+        memcpy(start + size + by, kept, 8);
+    }
+    if (size & 4) {
+        memcpy(kept, start, 4);
+        memcpy(start + by, kept, 4);
+    }
 }
 
-/* Bit i says whether words[i] equals `word`, for eleven words. */
-CELLIUM_INLINE uint32_t equal_words(const uint32_t *words, uint32_t word)
+/* Move the first `count` - 1 of `count` words one place up. */
+CELLIUM_INLINE void shift_words(void *words, int count)
+{
+    shift_bytes(words, (size_t)(count - 1) * sizeof(uint32_t), sizeof(uint32_t));
+}
+
+/* Bit i says whether words[i] equals `word`, for the twelve words that are read. */
+CELLIUM_INLINE uint32_t equal_words_12(const uint32_t *words, uint32_t word)
 {
 #if defined(__SSE2__)
     const __m128i wanted = _mm_set1_epi32((int)word);
     const __m128i from_0 = _mm_cmpeq_epi32(_mm_loadu_si128((const __m128i *)words), wanted);
     const __m128i from_4 = _mm_cmpeq_epi32(_mm_loadu_si128((const __m128i *)(words + 4)), wanted);
-    const __m128i from_7 = _mm_cmpeq_epi32(_mm_loadu_si128((const __m128i *)(words + 7)), wanted);
+    const __m128i from_8 = _mm_cmpeq_epi32(_mm_loadu_si128((const __m128i *)(words + 8)), wanted);
     const __m128i first = _mm_packs_epi32(from_0, from_4);
-    const __m128i last = _mm_packs_epi32(from_7, from_7);
-    const uint32_t bits = (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(first, last));
-    return (bits & 0xFF) | (bits >> 8 & 0xF) << 7;
+    const __m128i last = _mm_packs_epi32(from_8, _mm_setzero_si128());
+    return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(first, last));
 #else
     uint32_t bits = 0;
-    for (int i = 0; i < 11; i++)
+    for (int i = 0; i < 12; i++)
         bits |= (uint32_t)(words[i] == word) << i;
     return bits;
 #endif
 }
 
-/* Bit i says whether halves[i] equals the low half of `word`, for eleven halves. */
-CELLIUM_INLINE uint32_t equal_halves(const uint16_t *halves, uint32_t word)
+/* Bit i says whether halves[i] equals the low half of `word`, for the sixteen halves that are
+ * read. */
+CELLIUM_INLINE uint32_t equal_halves_16(const uint16_t *halves, uint32_t word)
 {
 #if defined(__SSE2__)
     const __m128i wanted = _mm_set1_epi16((int16_t)word);
     const __m128i from_0 = _mm_cmpeq_epi16(_mm_loadu_si128((const __m128i *)halves), wanted);
-    const __m128i from_3 = _mm_cmpeq_epi16(_mm_loadu_si128((const __m128i *)(halves + 3)), wanted);
-    const uint32_t bits = (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(from_0, from_3));
-    return (bits & 0xFF) | (bits >> 13) << 8;
+    const __m128i from_8 = _mm_cmpeq_epi16(_mm_loadu_si128((const __m128i *)(halves + 8)), wanted);
+    return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(from_0, from_8));
 #else
     uint32_t bits = 0;
-    for (int i = 0; i < 11; i++)
+    for (int i = 0; i < 16; i++)
         bits |= (uint32_t)(halves[i] == (uint16_t)word) << i;
     return bits;
 #endif
 }
 
-/* Bit i says whether words[i] equals `word`, for three words; a fourth one is read. */
-CELLIUM_INLINE uint32_t equal_words_3(const uint32_t *words, uint32_t word)
+/* Bit i says whether words[i] equals `word`, for the four words that are read. */
+CELLIUM_INLINE uint32_t equal_words_4(const uint32_t *words, uint32_t word)
 {
 #if defined(__SSE2__)
     const __m128i wanted = _mm_set1_epi32((int)word);
     const __m128i equal = _mm_cmpeq_epi32(_mm_loadu_si128((const __m128i *)words), wanted);
-    return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(equal)) & 7;
+    return (uint32_t)_mm_movemask_ps(_mm_castsi128_ps(equal));
 #else
-    return (uint32_t)(words[0] == word) | (uint32_t)(words[1] == word) << 1
-        | (uint32_t)(words[2] == word) << 2;
+    uint32_t bits = 0;
+    for (int i = 0; i < 4; i++)
+        bits |= (uint32_t)(words[i] == word) << i;
+    return bits;
 #endif
 }
 
@@ -134,12 +152,97 @@ CELLIUM_INLINE void transpose(const void *const from[4], uint32_t *rows, size_t 
 #endif
 }
 
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLES
+#endif
+#endif
+
+#if defined(HAS_SHUFFLES)
+
+/* Anywhere in memory, whatever is there. */
+typedef uint32_t Words4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint32_t Words8 __attribute__((vector_size(32), aligned(4), may_alias));
+
+/* Of four rows of two times four words: both squares transposed. */
+CELLIUM_INLINE void transpose_squares(Words8 rows[4])
+{
+    Words8 a = rows[0], b = rows[1], c = rows[2], d = rows[3];
+    Words8 ab = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+    Words8 cd = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13);
+    Words8 ab_high = __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+    Words8 cd_high = __builtin_shufflevector(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
+    rows[0] = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13);
+    rows[1] = __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
+    rows[2] = __builtin_shufflevector(ab_high, cd_high, 0, 1, 8, 9, 4, 5, 12, 13);
+    rows[3] = __builtin_shufflevector(ab_high, cd_high, 2, 3, 10, 11, 6, 7, 14, 15);
+}
+
+#endif
+
+/* rows[k][i] = from[i][k] for k < 4, i < 8, with rows of eight words. `wide`: a constant, whether
+ * the processor has vectors of eight words. */
+CELLIUM_INLINE void transpose_in(int wide, const void *const from[8], uint32_t *rows)
+{
+#if defined(HAS_SHUFFLES)
+    if (wide) {
+        Words8 both[4];
+        for (int i = 0; i < 4; i++) {
+            Words4 first = *(const Words4 *)from[i], last = *(const Words4 *)from[i + 4];
+            both[i] = __builtin_shufflevector(first, last, 0, 1, 2, 3, 4, 5, 6, 7);
+        }
+        transpose_squares(both);
+        for (int k = 0; k < 4; k++)
+            *(Words8 *)(rows + 8 * k) = both[k];
+        return;
+    }
+#endif
+    (void)wide;
+    transpose(from, rows, 8);
+    transpose(from + 4, rows + 4, 8);
+}
+
+/* to[i][k] = rows[k][i], likewise. */
+CELLIUM_INLINE void transpose_out(int wide, const uint32_t *rows, void *const to[8])
+{
+#if defined(HAS_SHUFFLES)
+    if (wide) {
+        Words8 both[4];
+        for (int k = 0; k < 4; k++)
+            both[k] = *(const Words8 *)(rows + 8 * k);
+        transpose_squares(both);
+        for (int i = 0; i < 4; i++) {
+            *(Words4 *)to[i] = __builtin_shufflevector(both[i], both[i], 0, 1, 2, 3);
+            *(Words4 *)to[i + 4] = __builtin_shufflevector(both[i], both[i], 4, 5, 6, 7);
+        }
+        return;
+    }
+#endif
+    (void)wide;
+    for (int half = 0; half < 8; half += 4) {
+        uint32_t words[4][4];
+        const uint32_t *row = rows + half;
+        const void *const from[4] = {row, row + 8, row + 16, row + 24};
+        transpose(from, words[0], 4);
+        for (int i = 0; i < 4; i++)
+            memcpy(to[half + i], words[i], sizeof words[i]);
+    }
+}
+
 /* Fields of 8 or 16 bits, side by side in memory, as a word: place of the k-th. */
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 #define PLACE_OF_PART(bits, k) (32 - (bits) * ((k) + 1))
+#define PLACE_OF_WORD(k) (32 - 32 * (k))
 #else
 #define PLACE_OF_PART(bits, k) ((bits) * (k))
+#define PLACE_OF_WORD(k) (32 * (k))
 #endif
+
+/* Of 64 bits the k-th word in memory. */
+CELLIUM_INLINE uint32_t word_of_two(uint64_t words, int k)
+{
+    return (uint32_t)(words >> PLACE_OF_WORD(k));
+}
 
 CELLIUM_INLINE uint32_t byte_of(uint32_t word, int k)
 {

@@ -214,15 +214,15 @@ ctypedef struct Policy "Policy":
     Prior prior                         # of private posteriors
 
 
-# Six lines of cache. Fields that one step reads together lie together; from same_call to
-# round_hashes they are the twenty words that gather.h moves in blocks.
+# Six lines of cache. Fields that one step reads together lie together; from sketch to
+# pool they are the words that gather.h moves in blocks.
 ctypedef struct Session "Session":
     uint64_t uid                # number in opening order: part of every random number's counter
     int64_t context_limit       # tokens; <= 0 unknown
     int64_t context_tokens      # tokens; -1 never told
-    uint64_t sketch             # of the newest text that has one; 0 = none
     double trend                # EMA of the progress differences
     double progress             # newest progress score
+    uint64_t sketch             # of the newest text that has one; 0 = none
     uint32_t same_call          # bit i, 10 + i, 20 + i: call i equals the call 1, 2, 3 before it
     uint32_t same_signature     # the same, without a look at results
     uint32_t calls              # whole session
@@ -257,18 +257,18 @@ ctypedef struct Session "Session":
     uint32_t round_periods         # 20 bits: newest rounds that equal those 2, 3, ... before
     uint32_t compressed_tokens  # context when compress was last decided; 0 = it helped
     uint32_t round_hashes[ROUND_HASHES / 2]     # two of 16 bits each, the newest lowest; 0 = none
-    uint32_t generation         # times this slot was closed
     uint32_t round              # rounds so far
+    uint16_t counted_error      # 16 bits of the hash of the error that error_repeats counts
     uint16_t pool               # row of the fleet's pools
+    uint32_t generation         # times this slot was closed
     uint16_t decision_stuck     # as the newest decision saw it
     uint16_t pending            # 4 bits each: actions of the last decisions, or NOT_LEARNING
-    uint16_t updates_since_decay    # of the private posterior
     uint32_t size[SIZES]        # characters of result text
     uint32_t signature[LAGS]    # mixed hashes of tool and arguments
     uint32_t call[WINDOW - 1]   # mixed hashes of signature and result text together
     uint32_t tool[RUN_WINDOW]   # mixed hashes of tool names
     uint16_t result[WINDOW - 1]  # 16 bits of the hashes of result texts
-    uint16_t counted_error      # likewise, of the error that error_repeats counts
+    uint16_t updates_since_decay    # of the private posterior
     float history[HISTORY - 1]  # progress scores before the newest
     uint32_t reward[MAX_STEPS]  # of the last rounds, in units of 2**-31: 0, 1/2 and 1 are exact
     float alpha[ARMS]           # private posterior

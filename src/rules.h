@@ -226,8 +226,8 @@ CELLIUM_INLINE uint32_t proposals(
         | compress_beside(f, p, fired, i);
 }
 
-/* What the rules that look at the others see: a suspicion gives way to more than that, and redirects
-   were ignored where there is need for one more. */
+/* What the rules that look at the others see: a suspicion gives way to more than that, and
+   redirects were ignored where there is need for one more. */
 CELLIUM_INLINE uint32_t settle_rungs(const Policy *restrict p, uint32_t fired)
 {
     uint32_t sure = fired & ~BIT(LOOP_SUSPECTED) & ~BIT(REDIRECTS_IGNORED);

@@ -110,18 +110,20 @@ CELLIUM_INLINE uint64_t sketch_of(const uint32_t *chars, int count)
     return sketch ? sketch : 1;
 }
 
-/* How many of the 16 numbers two sketches share. Unrelated texts share a few by chance. */
-CELLIUM_INLINE uint32_t alike(uint64_t a, uint64_t b)
+/* A one in each of the 8 numbers of a word that are not 0. */
+CELLIUM_INLINE uint32_t numbers_set(uint32_t numbers)
 {
-    uint64_t different = a ^ b;
-    different |= different >> 1;
-    different |= different >> 2;
-    /* A one for each different number, summed up in bytes: there may be 16. */
-    different = (different & 0x0101010101010101) + (different >> 4 & 0x0101010101010101);
-    uint32_t sum = (uint32_t)different + (uint32_t)(different >> 32);
-    sum += sum >> 16;
-    sum += sum >> 8;
-    return SKETCH_NUMBERS - (sum & 0xFF);
+    numbers |= numbers >> 1;
+    return (numbers | numbers >> 2) & 0x11111111;
+}
+
+/* How many of the 16 numbers two sketches, of two words each, share. Unrelated texts share a few
+ * by chance. */
+CELLIUM_INLINE uint32_t alike(uint32_t a, uint32_t a_last, uint32_t b, uint32_t b_last)
+{
+    uint32_t different = numbers_set(a ^ b) + numbers_set(a_last ^ b_last);
+    different = (different & 0x0F0F0F0F) + (different >> 4 & 0x0F0F0F0F);
+    return SKETCH_NUMBERS - (different * 0x01010101 >> 24);
 }
 
 #endif

@@ -13,7 +13,6 @@ cdef extern from "sketch.h" nogil:
         SKETCH_BLOCK
     int take_plain(const uint8_t* text, int after_blank, uint32_t* out)
     uint64_t sketch_of(const uint32_t* chars, int count)
-    uint32_t alike(uint64_t a, uint64_t b)
 
 cdef enum:
     LATIN = 256     # characters with one byte

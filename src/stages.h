@@ -30,8 +30,8 @@ CELLIUM_INLINE void add_dropped_calls(
 
 /* Call k of a round to lane `first`, the calls behind it to the lanes behind it. */
 CELLIUM_INLINE void take_calls(
-    RecordLanes *restrict at, const Policy *restrict policy, const Round *restrict round,
-    Py_ssize_t k, int first, int end)
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    const Round *restrict round, Py_ssize_t k, int first, int end)
 {
     const Py_ssize_t place = k - first;
     const uint64_t *signature = signatures_of(policy, round);
@@ -48,19 +48,19 @@ CELLIUM_INLINE void take_calls(
     for (int i = first; i < end; i++)
         at->call_size[i] = round->size ? round->size[place + i] : 0;
     push_call(at, first, end);
-    judge_call(at, policy, first, end);
+    judge_call(at, policy, to, first, end);
 }
 
 /* The rounds of a group, of one call each. */
 CELLIUM_INLINE void take_single_calls(
-    RecordLanes *restrict at, const Policy *restrict policy, const Batch *restrict batch,
-    Py_ssize_t row)
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    const Batch *restrict batch, Py_ssize_t row)
 {
     Round round = read_round(batch, row);
     at->sized = round.size != NULL;
     at->answered = round.result != NULL;
-    begin_judging(at, 0, LANES);
-    take_calls(at, policy, &round, 0, 0, LANES);
+    begin_judging(at, to, 0, LANES);
+    take_calls(at, policy, to, &round, 0, 0, LANES);
     for (int i = 0; i < LANES; i++) {
         at->round_calls[i] = 1;
         at->round_errors[i] = at->call_flags[i] & CALL_ERROR;
@@ -70,23 +70,27 @@ CELLIUM_INLINE void take_single_calls(
         at->text[i] = batch->text ? mix(batch->text[row + i]) : 0;
         at->given_progress[i] = NAN;
     }
-    for (int i = 0; i < LANES; i++)
-        at->new_sketch[i] = sketch_of_row(batch, row + i);
+    for (int i = 0; i < LANES; i++) {
+        uint64_t sketch = sketch_of_row(batch, row + i);
+        at->new_sketch[0][i] = word_of_two(sketch, 0);
+        at->new_sketch[1][i] = word_of_two(sketch, 1);
+    }
     for (int i = 0; batch->progress && i < LANES; i++)
         at->given_progress[i] = decimal(batch->progress[row + i]);
 }
 
 /* A round of any number of calls. Those that would leave the window within it are only counted. */
 CELLIUM_INLINE void take_round(
-    RecordLanes *restrict at, const Policy *restrict policy, const Round *restrict round, int i)
+    RecordLanes *restrict at, const Policy *restrict policy, FeatureLanes *restrict to,
+    const Round *restrict round, int i)
 {
     uint64_t errors = 0, empties = 0, transient = 0;
     at->sized = round->size != NULL;
     at->answered = round->result != NULL;
-    begin_judging(at, i, i + 1);
+    begin_judging(at, to, i, i + 1);
     add_dropped_calls(at, policy, round, i);
     for (Py_ssize_t k = round->calls > WINDOW ? round->calls - WINDOW : 0; k < round->calls; k++)
-        take_calls(at, policy, round, k, i, i + 1);
+        take_calls(at, policy, to, round, k, i, i + 1);
     for (Py_ssize_t k = 0; round->flags && k < round->calls; k++) {
         errors += (round->flags[k] & CALL_ERROR) != 0;
         empties += (round->flags[k] & CALL_EMPTY) != 0;
@@ -96,7 +100,8 @@ CELLIUM_INLINE void take_round(
     at->round_errors[i] = (uint32_t)(errors < UINT32_MAX ? errors : UINT32_MAX);
     at->round_empties[i] = (uint32_t)(empties < UINT32_MAX ? empties : UINT32_MAX);
     at->round_transient[i] = (uint32_t)(transient < UINT32_MAX ? transient : UINT32_MAX);
-    at->new_sketch[i] = round->sketch;
+    at->new_sketch[0][i] = word_of_two(round->sketch, 0);
+    at->new_sketch[1][i] = word_of_two(round->sketch, 1);
     at->text[i] = mix(round->text);
     at->given_progress[i] = decimal(round->progress);
 }
@@ -121,12 +126,12 @@ CELLIUM_INLINE void find_frequent(
 /* What the lanes took in goes into the records, and becomes features. */
 CELLIUM_INLINE void settle(
     RecordLanes *restrict at, const Policy *restrict policy, int wanted, FeatureLanes *restrict to,
-    int first, int end)
+    int wide, int first, int end)
 {
     int newest_only = policy->newest_run_only;
     push_outputs(at, first, end);
     count_calls(at, first, end);
-    gather_sizes(at, first, end);
+    gather_sizes(at, wide, first, end);
     apply_policy(at, policy, first, end);
     find_frequent(at, policy, first, end);
     if (newest_only) {
@@ -138,8 +143,8 @@ CELLIUM_INLINE void settle(
     }
     describe_limits(at, to, first, end);
     weigh_evidence(at, policy, to, first, end);
-    scatter(at, first, end);
-    describe_evidence(at, policy, to, first, end);
+    scatter(at, to, wide, first, end);
+    describe_rounds(at, policy, to, first, end);
     describe_results(at, to, first, end);
     describe_trend(at, policy, wanted, to, first, end);
 }
@@ -148,7 +153,7 @@ static void settle_one(
     RecordLanes *restrict at, const Policy *restrict policy, int wanted, FeatureLanes *restrict to,
     int i)
 {
-    settle(at, policy, wanted, to, i, i + 1);
+    settle(at, policy, wanted, to, 0, i, i + 1);
 }
 
 static inline void describe_context(const Session *session, Features *row)
@@ -215,8 +220,8 @@ static inline void extract(
     RecordLanes at;
     FeatureLanes to;
     at.session[0] = session;
-    gather(&at, 0, 1);
-    take_round(&at, policy, round, 0);
+    gather(&at, &to, 0, 0, 1);
+    take_round(&at, policy, &to, round, 0);
     settle_one(&at, policy, 1, &to, 0);
     write_row(session, &to, 0, row);
 }
@@ -239,7 +244,7 @@ CELLIUM_INLINE const Policy *policy_of_all(
 }
 
 CELLIUM_INLINE void extract_group(
-    const Batch *batch, Py_ssize_t row, int count, FeatureLanes *restrict to)
+    const Batch *batch, Py_ssize_t row, int count, FeatureLanes *restrict to, int wide)
 {
     RecordLanes at;
     for (int i = 0; i < count; i++)
@@ -247,17 +252,17 @@ CELLIUM_INLINE void extract_group(
     int wanted = batch->features_wanted;
     for (int i = count; i < LANES; i++)
         at.session[i] = at.session[0];      /* for something to read */
-    gather(&at, 0, LANES);
+    gather(&at, to, wide, 0, LANES);
     const Policy *policy = to->policy = policy_of_all(batch->policies, at.policy, count);
     if (policy && have_one_call(batch, row, LANES))
-        take_single_calls(&at, policy, batch, row);
+        take_single_calls(&at, policy, to, batch, row);
     else
         for (int i = 0; i < count; i++) {
             Round round = read_round(batch, row + i);
-            take_round(&at, &batch->policies[at.policy[i]], &round, i);
+            take_round(&at, &batch->policies[at.policy[i]], to, &round, i);
         }
     if (policy)
-        settle(&at, policy, wanted, to, 0, LANES);
+        settle(&at, policy, wanted, to, wide, 0, LANES);
     else
         for (int i = 0; i < count; i++)
             settle_one(&at, &batch->policies[at.session[i]->policy], wanted, to, i);
@@ -345,10 +350,37 @@ static inline uint8_t evaluate(const Features *row, const Policy *policy, uint32
     return (uint8_t)candidates;
 }
 
+/* A group's results; most groups are whole, lie together and have no tie. */
+CELLIUM_INLINE void write_group(
+    const Batch *batch, Py_ssize_t row, int count, const FeatureLanes *restrict f,
+    const uint32_t *restrict fired, const uint32_t *restrict candidates)
+{
+    uint8_t actions[LANES];
+    uint32_t ties = 0;
+    size_t place = (size_t)row & batch->rules_mask;
+    for (int i = 0; i < LANES; i++) {
+        actions[i] = (uint8_t)candidates[i];
+        ties |= candidates[i] & (candidates[i] - 1);
+    }
+    if (count == LANES)
+        memcpy(batch->candidates + row, actions, sizeof actions);
+    else
+        for (int i = 0; i < count; i++)
+            batch->candidates[row + i] = actions[i];
+    if (batch->rules && count == LANES && batch->rules_mask - place >= LANES - 1)
+        memcpy(batch->rules + place, fired, LANES * sizeof *fired);
+    else
+        for (int i = 0; batch->rules && i < count; i++)
+            batch->rules[(size_t)(row + i) & batch->rules_mask] = fired[i];
+    for (int i = 0; ties && batch->feature_lanes && i < count; i++)
+        if (candidates[i] & (candidates[i] - 1))
+            write_biasing(f, i, features_row(batch, row + i));
+}
+
 CELLIUM_INLINE void evaluate_group(
     const Batch *batch, Py_ssize_t row, int count, const FeatureLanes *restrict f)
 {
-    uint32_t fired[LANES], candidates[LANES];
+    uint32_t fired[LANES] = {0}, candidates[LANES] = {0};
     if (f->policy)
         evaluate_rules(f, f->policy, fired, candidates, 0, LANES);
     else
@@ -356,24 +388,19 @@ CELLIUM_INLINE void evaluate_group(
             const Session *session = &batch->sessions[batch->slots[row + i]];
             evaluate_one(f, &batch->policies[session->policy], fired, candidates, i);
         }
-    for (int i = 0; i < count; i++)
-        batch->candidates[row + i] = (uint8_t)candidates[i];
-    for (int i = 0; batch->rules && i < count; i++)
-        batch->rules[(size_t)(row + i) & batch->rules_mask] = fired[i];
-    for (int i = 0; batch->feature_lanes && i < count; i++)
-        if (candidates[i] & (candidates[i] - 1))
-            write_biasing(f, i, features_row(batch, row + i));
+    write_group(batch, row, count, f, fired, candidates);
 }
 
 /* --- Variants --- */
 
-/* A group's stage 1, and stage 2, compiled with `attributes`. Of the loop over the groups,
-   compilers would make one with the loops over the lanes, and no vector code. */
-#define STAGE_VARIANT(variant, attributes)                                                         \
+/* A group's stage 1, and stage 2, compiled with `attributes`; `wide` as transpose_in has it. Of the
+   loop over the groups, compilers would make one with the loops over the lanes, and no vector
+   code. */
+#define STAGE_VARIANT(variant, wide, attributes)                                                   \
     attributes static void extract_##variant(                                                      \
         const Batch *batch, Py_ssize_t row, int count, FeatureLanes *to)                           \
     {                                                                                              \
-        extract_group(batch, row, count, to);                                                      \
+        extract_group(batch, row, count, to, wide);                                                \
     }                                                                                              \
     attributes static void evaluate_##variant(                                                     \
         const Batch *batch, Py_ssize_t row, int count, FeatureLanes *features)                     \
@@ -383,12 +410,12 @@ CELLIUM_INLINE void evaluate_group(
 
 typedef void StageOfGroup(const Batch *batch, Py_ssize_t row, int count, FeatureLanes *lanes);
 
-STAGE_VARIANT(plain, NOT_INLINE)
+STAGE_VARIANT(plain, 0, NOT_INLINE)
 
 #if defined(HAS_WIDE_VARIANTS)
 
-STAGE_VARIANT(avx2, NOT_INLINE FOR_AVX2)
-STAGE_VARIANT(avx512, NOT_INLINE FOR_AVX512)
+STAGE_VARIANT(avx2, 1, NOT_INLINE FOR_AVX2)
+STAGE_VARIANT(avx512, 1, NOT_INLINE FOR_AVX512)
 
 static StageOfGroup *const EXTRACT[VARIANTS] = {extract_plain, extract_avx2, extract_avx512};
 static StageOfGroup *const EVALUATE[VARIANTS] = {evaluate_plain, evaluate_avx2, evaluate_avx512};

@@ -14,6 +14,9 @@
 #define RECENT_BITS 0xF
 #define RUN_BITS 0x3FF
 #define WINDOW_BITS 0xFFF
+/* The calls that one more is compared with: arrays keep one less than the window. */
+#define KEPT_BITS (WINDOW_BITS >> 1)
+#define LAGS_BITS 0x7
 
 /* Shift in whether a call equals the one 1, 2, 3 before it: bits 0, 1, 2 of `equal`. */
 CELLIUM_INLINE uint32_t push_lags(uint32_t history, uint32_t equal)
@@ -21,18 +24,20 @@ CELLIUM_INLINE uint32_t push_lags(uint32_t history, uint32_t equal)
     return (history << 1 & LAGS_KEPT) | (equal & 1) | (equal & 2) << 9 | (equal & 4) << 18;
 }
 
-/* One call of each lane into the arrays of its record, compared with those before it. */
+/* One call of each lane into the arrays of its record, compared with those before it. What stands
+   behind an array is compared as well: push_call masks it. */
 CELLIUM_INLINE void push_arrays(RecordLanes *restrict at, int first, int end)
 {
     for (int i = first; i < end; i++) {
         Session *session = at->session[i];
-        at->equal_call[i] = equal_words(session->call, at->call[i]);
-        at->equal_result[i] = equal_halves(session->result, at->result[i]);
-        at->equal_signature[i] = equal_words_3(session->signature, at->signature[i]);
-        at->equal_tool[i] = equal_words_3(session->tool, at->tool[i]);
+        at->equal_call[i] = equal_words_12(session->call, at->call[i]);
+        at->equal_result[i] = equal_halves_16(session->result, at->result[i]);
+        at->equal_signature[i] = equal_words_4(session->signature, at->signature[i]);
+        at->equal_tool[i] = equal_words_4(session->tool, at->tool[i]);
         shift_words(session->signature, LAGS);
         shift_words(session->call, WINDOW - 1);
-        memmove(session->result + 1, session->result, sizeof session->result - sizeof(uint16_t));
+        shift_bytes(
+            session->result, sizeof session->result - sizeof(uint16_t), sizeof(uint16_t));
         shift_words(session->tool, RUN_WINDOW);
         shift_words(session->size, SIZES);
         session->signature[0] = at->signature[i];
@@ -54,9 +59,10 @@ CELLIUM_INLINE void push_call(RecordLanes *restrict at, int first, int end)
         /* The distance to the nearest call like it; the bit beyond the window turns none into 0. */
         at->same_call[i] = push_lags(at->same_call[i], at->equal_call[i]);
         at->same_signature[i] = push_lags(at->same_signature[i], at->equal_signature[i]);
-        at->equal_call[i] &= at->in_window[i];
-        at->equal_result[i] &= at->in_window[i];
-        at->equal_signature[i] &= at->in_window[i];
+        uint32_t kept = at->in_window[i] & KEPT_BITS;
+        at->equal_call[i] &= kept;
+        at->equal_result[i] &= kept;
+        at->equal_signature[i] &= kept & LAGS_BITS;
         uint32_t equal = at->equal_call[i] | 1 << 15;
         at->twins[i] = (at->twins[i] << 4 | ((lowest_place(equal) + 1) & 15)) & 0xFFFF;
         at->repeated_tools[i] = (at->repeated_tools[i] | at->equal_tool[i]) << 1 & RECENT_BITS;
