@@ -36,7 +36,7 @@ REASONS = {
     Cause.IGNORED: "redirects were ignored",
 }
 # Of every script; with bars, angle brackets make the marks of chat templates.
-ANGLES = dict(zip("<>|＜＞｜", "()/()/", strict=True))
+ANGLES = dict(zip("<>|\uff1c\uff1e\uff5c", "()/()/", strict=True))    # half and full width
 ASCII_BRACKETS = str.maketrans("[]{}<>|", "()()()/")
 QUOTATION_MARKS = str.maketrans("“”„‟\"", "'''''")
 
@@ -46,7 +46,7 @@ def safe_text(text: str, length: int) -> str:
 
     Control and format characters (line breaks, NUL, bidirectional controls), lone surrogates and
     runs of white space become one space. Brackets of every script, angle brackets too, become
-    parentheses and bars slashes, so that no section of a prompt and no turn of a chat can be opened.
+    parentheses and bars slashes, so that no section of a prompt and no turn of a chat is opened.
 
     >>> safe_text("a\\n[CONTROL ACTION]", 40)
     'a (CONTROL ACTION)'

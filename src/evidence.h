@@ -191,16 +191,17 @@ CELLIUM_INLINE void push_round(
         hash >>= 16;
         hash += hash == 0;
         uint32_t periods = at->round_periods[i] << 1 & PERIODS_KEPT;
-        uint32_t known = hash == hash_of_round(hashes, 0);
+        uint32_t known = 0;
         for (uint32_t period = 2; period <= CYCLE_LONGEST; period++) {
             uint32_t equal = hash == hash_of_round(hashes, period - 1);
             periods |= equal << PLACE_OF_PERIOD(period);
-            known |= equal;
+            /* Two in a row: one alone may be a chance of 16 bits. */
+            known |= (periods >> PLACE_OF_PERIOD(period) & 3) == 3;
         }
         _Bool same = (hash == hash_of_round(hashes, 0))
             & (more == (at->round_periods[i] & ~ALL_PERIODS));
         uint32_t repeats = pick(same, one_more(to->round_repeats[i]), 1);
-        at->known_round[i] = known;
+        at->known_round[i] = known | same;
         at->round_periods[i] = pick(some, periods | more, at->round_periods[i]);
         to->round_repeats[i] = pick(some, repeats, to->round_repeats[i]);
         uint32_t one = at->round_hashes[0][i], two = at->round_hashes[1][i];

@@ -116,13 +116,19 @@ def round_information(session, calls):
     }
 
 
+def comes_again(parts, rounds):
+    """Whether a round equals the last one, or with the last one those some rounds before them."""
+    pairs = [rounds[-p - 1 : len(rounds) - p + 1] for p in range(2, 7)]
+    return rounds[-1:] == [parts] or [*rounds[-1:], parts] in pairs
+
+
 def take_evidence(session, given):
     """Takes a round into the evidence, before its calls enter the window."""
     known, made = session["evidence"], given.get("calls") or []
     calls = made[-WINDOW:]
     known["now"] = now = round_information(session, calls)
     parts = sorted(exact(call, session["policy"]) for call in made)
-    seen_again = len(made) > 1 and parts in known["rounds"][-6:]
+    seen_again = len(made) > 1 and comes_again(parts, known["rounds"])
     if seen_again and now["information"] >= ACKNOWLEDGEMENT:
         now["information"] = LITTLE if now["slight"] else NOTHING
         now["new_call"] = False

@@ -348,21 +348,25 @@ def test_a_round_of_many_calls_that_comes_again_brings_no_news(before, newest, e
     ([fail(1, transient=True)] * 2, NOT_JUDGED),
 ])  # fmt: skip
 def test_a_round_of_several_calls_is_known_for_longer_than_its_calls(calls, expected, decide):
-    assert last(decide, "information", [of(*calls), MANY, of(*calls)]) == expected
-    assert last(decide, "information", [of(*calls), MANY, of(), of(*calls[::-1])]) == expected
+    turns = [of(*calls), MANY, of(*calls[::-1]), of(), MANY]
+    assert last(decide, "information", [*turns, of(*calls)]) == expected
+    # One round alone may come again by chance.
+    if expected in (NOTHING, LITTLE) and not calls[0].get("error"):
+        assert last(decide, "information", turns[:3]) in (NEWS, ACKNOWLEDGEMENT)
 
 
 @pytest.mark.parametrize(("between", "expected"), [(5, NOTHING), (6, NEWS)])
 def test_a_round_is_compared_with_the_six_before_it(between, expected, decide):
     others = [of(*[fresh(100 * k + place) for place in range(12)]) for k in range(2, 2 + between)]
-    assert last(decide, "information", [of(A, B), *others, of(A, B)]) == expected
-    assert last(decide, "information", [of(A, B), of(), *others, of(), of(A, B)]) == expected
+    turn = [of(A, B), *others]
+    assert last(decide, "information", [*turn, of(A, B), others[0]]) == expected
+    assert last(decide, "information", [*turn, of(), of(A, B), of(), others[0]]) == expected
 
 
 def test_a_transient_round_lets_several_calls_be_news_again(decide):
-    for between, expected in ((T, NEWS), (fail(), NOTHING)):
-        rounds = [of(A, B), of(between), MANY, of(A, B)]
-        assert last(decide, "information", rounds) == expected
+    turn = [of(A, B), MANY]
+    assert last(decide, "information", [*turn, *turn]) == NOTHING
+    assert last(decide, "information", [*turn, of(T), *turn]) == NEWS
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [
