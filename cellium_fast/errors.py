@@ -6,6 +6,8 @@ Each message names the argument, what came, what is wanted and, where it helps, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 
 
 def shown(value: object) -> str:
@@ -62,3 +64,55 @@ class UnknownNameError(CelliumError, LookupError):
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         choices = ", ".join(map(repr, known))
         super().__init__(f"{kind}: there is none called {shown(name)}; there is {choices}")
+
+
+class SnapshotError(CelliumError, ValueError):
+    """A snapshot cannot be read as a whole, or not be written; the message says which and why.
+
+    Attributes
+    ----------
+    path
+        The file.
+    reason
+        ``"missing"``, ``"unreadable"`` or ``"unwritable"`` (the system said so), ``"truncated"``,
+        ``"altered"`` (its checksum differs), ``"foreign"`` (something else, or of another kind of
+        machine), ``"newer"`` (of a later version of this package) or ``"impossible"`` (it says
+        what no fleet can be).
+    """
+
+    def __init__(self, path: str | PathLike[str], reason: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = Path(path)
+        self.reason = reason
+
+
+class JournalError(CelliumError, RuntimeError):
+    """A journal cannot be written, or holds damage that is not the torn end a crash leaves.
+
+    Attributes
+    ----------
+    path
+        The file, or the directory.
+    offset
+        Byte from which the file is not good; None where that is not the matter.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], message: str, offset: int | None = None
+    ) -> None:
+        where = "" if offset is None else f" at byte {offset:,}"
+        super().__init__(f"{path}{where}: {message}")
+        self.path = Path(path)
+        self.offset = offset
+
+
+class DirectoryInUseError(CelliumError, RuntimeError):
+    """The directory of a durable fleet already has a writer; one at a time can write it."""
+
+
+class ForkedError(CelliumError, RuntimeError):
+    """A durable fleet was called in a forked process: its journal belongs to the parent."""
+
+
+class LearnedStateError(InputError):
+    """An exported posterior does not make sense, or cannot be merged with another."""
