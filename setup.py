@@ -10,7 +10,7 @@ from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
 MODULES = sorted(path.stem for path in SOURCE.glob("*.pyx"))
-HEADERS = sorted(str(path) for path in SOURCE.iterdir() if path.suffix in (".pxd", ".h"))
+HEADERS = sorted(str(path) for path in SOURCE.rglob("*") if path.suffix in (".pxd", ".h"))
 
 if platform.system() == "Windows":
     COMPILE = ["/O2", "/fp:precise", "/std:c11"]

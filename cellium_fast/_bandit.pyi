@@ -1,7 +1,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-def tie_break(batch_address: int, start: int, stop: int) -> None: ...
+from cellium_fast._records import Batch
+
+def tie_break(columns: Batch, start: int, stop: int) -> None: ...
 def thompson(
     alpha: NDArray[np.float64],
     beta: NDArray[np.float64],

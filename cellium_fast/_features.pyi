@@ -3,11 +3,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cellium_fast._records import Batch
+
 LANES: Final[int]
 LANES_BYTES: Final[int]
 
 def variants() -> list[int]: ...
-def extract(batch_address: int, start: int, stop: int, variant: int = -1) -> None: ...
+def extract(columns: Batch, start: int, stop: int, variant: int = -1) -> None: ...
 def ema(
     values: NDArray[np.float64],
     state: NDArray[np.float64],

@@ -1,7 +1,9 @@
 from typing import Final
 
+from cellium_fast._records import Batch
+
 RULES: Final[tuple[str, ...]]
 FORCING: Final[int]
 LOOP_RULES: Final[int]
 
-def evaluate(batch_address: int, start: int, stop: int, variant: int = -1) -> None: ...
+def evaluate(columns: Batch, start: int, stop: int, variant: int = -1) -> None: ...

@@ -16,6 +16,8 @@ from cellium_fast.errors import InputError, UnknownNameError, shown
 from cellium_fast.policy import Policy, Posterior
 
 MAX_TABLE = 2**16
+MAX_TOKENS = 2**63 - 1
+MAX_ROUNDS = 2**32 - 1
 
 
 def named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
@@ -129,6 +131,16 @@ def place_of(kind: str, name: str, table: Mapping[str, object]) -> int:
     if name not in names:
         raise UnknownNameError(kind, name, names)
     return names.index(name)
+
+
+def opening_limits(
+    count: int, context_limit: ArrayLike | None, round_limit: ArrayLike | None
+) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """(count,) limits of the sessions that are opened."""
+    return (
+        limits_of("context_limit", context_limit, count, 0, MAX_TOKENS, np.int64),
+        limits_of("round_limit", round_limit, count, 1, MAX_ROUNDS, np.uint32),
+    )
 
 
 def limits_of(

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _feedback, _records, _spans, _step, arguments, checks, pipeline
-from cellium_fast.decision import Decision, Decisions, Setting
+from cellium_fast import _records, arguments, checks
+from cellium_fast.changes import Changes, Rows
+from cellium_fast.decision import Decisions
 from cellium_fast.errors import InputError, SessionError, shown
-from cellium_fast.memory import Memory
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.rounds import Round, RoundBatch
 from cellium_fast.session import Session
 
-MAX_TOKENS = 2**63 - 1
-MAX_ROUNDS = 2**32 - 1
 
-
-class Fleet:
+class Fleet(Changes):
     """Sessions under control: one or a million, opened and closed at any time.
 
     Parameters
@@ -65,26 +61,13 @@ class Fleet:
         threads: int | None = None,
     ) -> None:
         seed = checks.whole_number("seed", seed, 0, 2**64 - 1)
-        self._threads = (
+        workers = (
             arguments.usable_cpus() if threads is None
             else checks.whole_number("threads", threads, 1, 1024)
         )
-        self._policies = arguments.named_policies(policies)
-        first = next(iter(self._policies.values()))
-        self._pools = arguments.named_pools(pools, first.posterior)
-        self._memory = Memory(self._policies, self._pools, seed)
-        self._names = Names()
-        self._settings = [Setting(policy, self._names) for policy in self._policies.values()]
-
-        self._lock = _spans.Turn()
-        self._handles: WeakValueDictionary[int, Session] = WeakValueDictionary()
-        self._increments = pipeline.no_increments(len(self._pools))
-        self._stepper = _step.Stepper()
-        self._stepper.set_fleet(
-            memory=self._memory, names=self._names, lock=self._lock,
-            increments=self._increments, decision=Decision,
-        )
-        self._opened = 0
+        named = arguments.named_policies(policies)
+        first = next(iter(named.values()))
+        super().__init__(named, arguments.named_pools(pools, first.posterior), seed, workers)
 
     # --- opening and closing ---------------------------------------------------------------------
     def open(
@@ -125,21 +108,9 @@ class Fleet:
         array([0, 1, 2])
         """
         count = checks.whole_number("count", count, 0, 2**31 - 1)
-        limits = arguments.limits_of("context_limit", context_limit, count, 0, MAX_TOKENS, np.int64)
-        rounds = arguments.limits_of("round_limit", round_limit, count, 1, MAX_ROUNDS, np.uint32)
-        policy_row = arguments.row_of("policy", policy, self._policies)
-        pool_row = arguments.row_of("pool", pool, self._pools)
-        if not isinstance(private, bool):
-            raise InputError(f"private: wanted True or False, got {shown(private)}")
-        ids = np.empty(count, np.int64)
-        with self._lock:
-            slots = self._memory.take_slots(count)
-            _step.open_sessions(
-                self._memory.base.address, slots, self._opened, policy_row, pool_row, private,
-                limits, rounds, ids,
-            )
-            self._opened += count
-        return ids
+        limits = arguments.opening_limits(count, context_limit, round_limit)
+        rows = self._opening_rows(policy, pool, private)
+        return self._lock.run(self._open, *limits, rows)
 
     def session(
         self,
@@ -174,18 +145,20 @@ class Fleet:
         for limit, what in ((context_limit, "context_limit"), (round_limit, "round_limit")):
             if checks.as_given(what, limit).ndim != 0:
                 raise InputError(f"{what}: wanted one number, got {shown(limit)}")
-        ids = self.open(
-            1, context_limit=context_limit, round_limit=round_limit, policy=policy, pool=pool,
-            private=private,
+        limits = arguments.opening_limits(1, context_limit, round_limit)
+        rows = self._opening_rows(policy, pool, private)
+        return self._lock.run(self._open_session, name, names, *limits, rows)
+
+    def _opening_rows(
+        self, policy: str | None, pool: str | None, private: bool
+    ) -> Rows:
+        if not isinstance(private, bool):
+            raise InputError(f"private: wanted True or False, got {shown(private)}")
+        return Rows(
+            arguments.row_of("policy", policy, self._policies),
+            arguments.row_of("pool", pool, self._pools),
+            private,
         )
-        with self._lock:
-            self._memory.watch(self._memory.slots_of(ids))
-            handle = Session(
-                self, int(ids[0]), name, names,
-                self._settings[arguments.row_of("policy", policy, self._policies)],
-            )
-            self._handles[handle.id] = handle
-        return handle
 
     def close(self, ids: ArrayLike, success: ArrayLike | None = None) -> None:
         """Close sessions; what they have pending is learned from.
@@ -207,10 +180,7 @@ class Fleet:
         """
         checked = arguments.session_ids(ids)
         outcomes = arguments.outcomes(success, len(checked))
-        with self._lock:
-            slots = self._memory.slots_of(checked)
-            pipeline.close(self._memory.batch(slots), outcomes, self._increments)
-            self._memory.free_slots(slots)
+        self._lock.run(self._close, checked, outcomes)
 
     # --- stepping --------------------------------------------------------------------------------
     def step(
@@ -246,10 +216,13 @@ class Fleet:
 
         Notes
         -----
-        An exception from a signal handler, such as Ctrl-C, can end the call with some sessions of
-        the batch stepped, or partly, and others not; the fleet stays usable. A finalizer or signal
-        handler that runs within a call of the fleet and calls it gets a ReentryError. A process
-        that was forked while another thread was in a call cannot use the fleet.
+        Whatever ends this or another call of a fleet, Ctrl-C or an exception set from another
+        thread among it, the call took effect as a whole or not at all. The rounds of its sessions
+        say which: with columns asked for, those of the next step. A finalizer or signal handler
+        that runs within a call of the fleet and calls it gets a ReentryError.
+
+        Calls from several threads wait for one another. A fork waits for the call that is
+        underway; the fleet of the child is a copy that goes its own way.
 
         Examples
         --------
@@ -274,29 +247,7 @@ class Fleet:
         wanted = arguments.wanted(want)
         if out is not None:
             arguments.check_fit(out, len(checked), None if want is None else wanted)
-        with self._lock:
-            slots = self._memory.slots_of(checked)
-            self._names.learn(rounds.tools, rounds.errors)
-            setting_rows = self._setting_rows(slots)
-            if out is None:
-                result = Decisions(len(slots), setting_rows, self._settings, wanted)
-            else:
-                result = out
-                result.concern(setting_rows, self._settings)
-            # A handle's decision can be asked for anything.
-            handles = self._handles_of(checked, slots)
-            decisions = (
-                Decisions(len(slots), setting_rows, self._settings) if handles else result
-            )
-            batch = self._memory.batch(slots, columns)
-            batch.set_output(**decisions.columns())
-            spans = pipeline.spans_of(len(slots), self._threads)
-            pipeline.step(batch, len(slots), self._increments, spans, self._lock.helpers)
-            for place, handle in handles:
-                handle._take(decisions.record(place))
-            if decisions is not result:
-                result.copy_from(decisions)
-        return result
+        return self._lock.run(self._step, checked, rounds, columns, wanted, out)
 
     def user_message(self, ids: ArrayLike) -> None:
         """A real user message reached these sessions: a new task begins.
@@ -304,13 +255,7 @@ class Fleet:
         Clears the window, stuck, trend, progress history, output run and `done`; rounds, totals,
         posteriors and pending returns stay. Raises SessionError as `step` does.
         """
-        checked = arguments.session_ids(ids)
-        with self._lock:
-            slots = self._memory.slots_of(checked)
-            batch = self._memory.batch(slots)     # which lives as long as its address is used
-            _feedback.user_message(batch.address, len(slots))
-            for _, handle in self._handles_of(checked, slots):
-                handle._take(self._opening_of(handle.id))
+        self._lock.run(self._user_message, arguments.session_ids(ids))
 
     def compacted(self, ids: ArrayLike) -> None:
         """The context of these sessions was compacted.
@@ -318,9 +263,7 @@ class Fleet:
         Clears nothing, since a loop outlives a compaction; tell the new context size with the next
         round. Raises SessionError as `step` does.
         """
-        checked = arguments.session_ids(ids)
-        with self._lock:
-            self._memory.slots_of(checked)
+        self._lock.run(self._compacted, arguments.session_ids(ids))
 
     # --- policies --------------------------------------------------------------------------------
     def set_policy(self, name: str, policy: Policy | str) -> None:
@@ -351,18 +294,9 @@ class Fleet:
         >>> fleet.policies["default"].tool_limits
         (('job_status', 'poll'),)
         """
-        row = arguments.place_of("policy", name, self._policies)
+        arguments.place_of("policy", name, self._policies)
         checked = arguments.given_policy(policy)
-        record = checked.record()[0]
-        with self._lock:
-            self._memory.policies[row] = record
-            self._policies[name] = checked
-            # A list of its own: earlier decisions hold on to theirs.
-            self._settings = [*self._settings]
-            self._settings[row] = Setting(checked, self._names)
-            for handle in list(self._handles.values()):
-                if self._row_of_policy(handle) == row:
-                    handle._use(checked)
+        self._lock.run(self._set_policy, name, checked, checked.record())
 
     def use_policy(self, ids: ArrayLike, name: str) -> None:
         """Put sessions under another of the fleet's policies, from their next round.
@@ -382,17 +316,12 @@ class Fleet:
             As in `step`; or there is no such policy. Nothing was changed.
         """
         row = arguments.place_of("policy", name, self._policies)
-        checked = arguments.session_ids(ids)
-        with self._lock:
-            slots = self._memory.slots_of(checked)
-            self._memory.use_policy(slots, row)
-            for _, handle in self._handles_of(checked, slots):
-                handle._use(self._policies[name])
+        self._lock.run(self._use_policy, arguments.session_ids(ids), row)
 
     # --- looking ---------------------------------------------------------------------------------
     def __len__(self) -> int:
         """Open sessions."""
-        return int(np.count_nonzero(self._memory.sessions["flags"]))
+        return self._memory.open_count
 
     @property
     def policies(self) -> dict[str, Policy]:
@@ -411,10 +340,10 @@ class Fleet:
 
     def done(self, ids: ArrayLike) -> NDArray[np.bool_]:
         """(N,) bool: whether terminate was decided. Raises SessionError as `step` does."""
-        checked = arguments.session_ids(ids)
-        with self._lock:
-            slots = self._memory.slots_of(checked)
-            flags: NDArray[np.uint8] = self._memory.sessions["flags"][slots]
+        return self._lock.run(self._done, arguments.session_ids(ids))
+
+    def _done(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        flags = self._memory.sessions["flags"][self._memory.slots_of(ids)]
         done: NDArray[np.bool_] = (flags & _records.SESSION_DONE) != 0
         return done
 
@@ -424,53 +353,28 @@ class Fleet:
         Raises UnknownNameError if there is no such pool.
         """
         row = self._memory.pools[arguments.row_of("pool", pool, self._pools)]
-        with self._lock:
-            return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
+        return self._lock.run(_posterior_of, row)
 
     def private_posterior(self, session_id: int) -> dict[str, NDArray[Any]]:
         """As `posterior`, of one session opened with ``private=True``."""
-        session_id = checks.whole_number("session_id", session_id, 0, MAX_TOKENS)
-        with self._lock:
-            row = self._memory.sessions[self._memory.slot_of(session_id)]
-            if not row["flags"] & _records.SESSION_PRIVATE:
-                raise SessionError(f"session: {session_id} has no private posterior")
-            return {name: row[name].copy() for name in ("alpha", "beta", "updates")}
+        session_id = checks.whole_number("session_id", session_id, 0, arguments.MAX_TOKENS)
+        return self._lock.run(self._private_posterior, session_id)
 
-    # --- for Session -----------------------------------------------------------------------------
-    def _opening_of(self, session_id: int) -> _step.DecisionRecord:
-        # With the lock.
-        slot = self._memory.slot_of(session_id)
-        return _step.opening(self._memory.base.address, slot)
-
-    def _handles_of(
-        self, ids: NDArray[np.int64], slots: NDArray[np.int64]
-    ) -> list[tuple[int, Session]]:
-        """`Session` objects that stand for some of these sessions, with their place."""
-        if not self._handles:
-            return []
-        found = [(place, self._handles.get(int(ids[place])))
-                 for place in self._memory.watched(slots)]
-        return [(place, handle) for place, handle in found if handle is not None]
-
-    def _row_of_policy(self, handle: Session) -> int:
-        """Row of an open session's policy; -1 of a closed one."""
-        if not self._memory.is_open(handle.id):
-            return -1
-        return int(self._memory.sessions["policy"][_step.slot_of(handle.id)])
+    def _private_posterior(self, session_id: int) -> dict[str, NDArray[Any]]:
+        row = self._memory.sessions[self._memory.slot_of(session_id)]
+        if not row["flags"] & _records.SESSION_PRIVATE:
+            raise SessionError(f"session: {session_id} has no private posterior")
+        return _posterior_of(row)
 
     def _is_open(self, session_id: int) -> bool:
-        with self._lock:
-            return self._memory.is_open(session_id)
-
-    # --- for the batch step ----------------------------------------------------------------------
-    def _setting_rows(self, slots: NDArray[np.int64]) -> NDArray[np.uint16]:
-        if len(self._settings) == 1:
-            return np.zeros(len(slots), np.uint16)
-        rows: NDArray[np.uint16] = self._memory.sessions["policy"][slots]
-        return rows
+        return self._lock.run(self._memory.is_open, session_id)
 
     def __repr__(self) -> str:
         return (
             f"<Fleet of {len(self)} sessions, policies {'/'.join(self._policies)}, "
             f"pools {'/'.join(self._pools)}>"
         )
+
+
+def _posterior_of(row: Any) -> dict[str, NDArray[Any]]:
+    return {name: row[name].copy() for name in ("alpha", "beta", "updates")}

@@ -2,6 +2,8 @@
 
 A slot is used again after its session closed, an id is not: it is the slot and how often the slot
 was closed before. The array of sessions grows by doubling; nobody else holds on to it.
+
+Nothing here changes a fleet: that is done in `_commit`, and this makes room for it.
 """
 
 from __future__ import annotations
@@ -12,103 +14,102 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _records, _step
+from cellium_fast import _memory, _records, _step
 from cellium_fast.errors import SessionError
 from cellium_fast.policy import Policy, Posterior
 
 FIRST_CAPACITY = 64
 CACHE_LINE = 64     # bytes
-LAST_GENERATION = 2**31 - 1     # a slot used that often is given up: its ids have run out
 
 Slots = NDArray[np.int64]
 
 
-class Memory:
+class Memory(_memory.SlotTable):
     """Packed records of a fleet: sessions, policies and pools; not safe for threads.
 
     Attributes
     ----------
     sessions, policies, pools
         Structured arrays of the dtypes in ``_records``.
-    base
-        A batch without columns: where the arrays are.
-    used
-        Slots used so far, the free ones among them included.
     """
 
     def __init__(
         self, policies: Mapping[str, Policy], pools: Mapping[str, Posterior], seed: int
     ) -> None:
         self._seed = seed
-        self.policies: NDArray[Any] = np.zeros(len(policies), _records.POLICY)
+        policy_rows: NDArray[Any] = np.zeros(len(policies), _records.POLICY)
         for place, policy in enumerate(policies.values()):
-            self.policies[place] = policy.record()[0]
-        self.pools: NDArray[Any] = np.zeros(len(pools), _records.POOL)
-        for row, posterior in zip(self.pools, pools.values(), strict=True):
+            policy_rows[place] = policy.record()[0]
+        pool_rows: NDArray[Any] = np.zeros(len(pools), _records.POOL)
+        for row, posterior in zip(pool_rows, pools.values(), strict=True):
             posterior.fill(row["prior"])
             row["alpha"] = posterior.alpha
             row["beta"] = posterior.beta
-        self.sessions: NDArray[Any] = np.zeros(0, _records.SESSION)
-        self.used = 0
-        # The slots of closed sessions, the last one to be used first.
-        self._free = np.empty(0, np.int64)
-        self._free_count = 0
-        # Whether a `Session` object stands for a slot's session; as long as it has to be.
-        self._watched = np.zeros(0, np.bool_)
-        self.base = self._empty_batch()
-        self._allocate(FIRST_CAPACITY)
+        self.hold_free(np.empty(0, np.int64))
+        self.hold_watched(np.zeros(0, np.bool_))
+        self.base = self._batch_of(_in_whole_lines(FIRST_CAPACITY), policy_rows, pool_rows)
+
+    @property
+    def sessions(self) -> NDArray[Any]:
+        """(capacity,) session records."""
+        return self.base.sessions
+
+    @property
+    def policies(self) -> NDArray[Any]:
+        """A record of each policy."""
+        return self.base.policies
+
+    @property
+    def pools(self) -> NDArray[Any]:
+        """A record of each pool."""
+        return self.base.pools
 
     def batch(
         self, slots: Slots, columns: Mapping[str, NDArray[Any]] | None = None
     ) -> _records.Batch:
         """A batch of the sessions in these slots, with the columns of their rounds if given."""
-        batch = self._empty_batch()
+        batch = self._batch_of(self.sessions, self.policies, self.pools)
         batch.set_input(slots=slots, **(columns or {}))
         return batch
 
-    def use_policy(self, slots: Slots, row: int) -> None:
-        """Put the sessions in these slots under the policy of this row."""
-        self.sessions["policy"][slots] = row
-
-    def take_slots(self, count: int) -> Slots:
-        """Slots for new sessions: the free ones first, the last freed before all."""
-        again = min(count, self._free_count)
-        fresh = count - again
-        if self.used + fresh > len(self.sessions):
-            self._allocate(max(2 * len(self.sessions), self.used + fresh))
-        self._free_count -= again
+    def slots_for(self, count: int) -> Slots:
+        """Slots for new sessions, not yet taken: the free ones first, the last freed before all."""
+        again = min(count, self.free_count)
+        end = self.used + count - again
+        if end > len(self.sessions):
+            sessions = _in_whole_lines(max(2 * len(self.sessions), end))
+            sessions[: self.used] = self.sessions[: self.used]
+            self.base = self._batch_of(sessions, self.policies, self.pools)
         slots = np.empty(count, np.int64)
-        slots[:again] = self._free[self._free_count : self._free_count + again][::-1]
-        slots[again:] = np.arange(self.used, self.used + fresh)
-        self.used += fresh
+        slots[:again] = self.free[self.free_count - again : self.free_count][::-1]
+        slots[again:] = np.arange(self.used, end)
         return slots
 
-    def free_slots(self, slots: Slots) -> None:
-        """Close the sessions in these slots and keep the slots for later ones."""
-        batch = self.batch(slots)       # which lives as long as its address is used
-        _step.close_sessions(batch.address, len(slots))
-        reusable = slots[self.sessions["generation"][slots] < LAST_GENERATION]
-        count = self._free_count + len(reusable)
-        if count > len(self._free):
-            more = np.empty(max(2 * len(self._free), count), np.int64)
-            more[: self._free_count] = self._free[: self._free_count]
-            self._free = more
-        self._free[self._free_count : count] = reusable
-        self._free_count = count
-        self._watched[slots[slots < len(self._watched)]] = False
+    def ids_of(self, slots: Slots) -> NDArray[np.int64]:
+        """Ids of the sessions in these slots, open or to be opened."""
+        ids = np.empty(len(slots), np.int64)
+        _step.ids_of(self.base.address, slots, ids)
+        return ids
 
-    def watch(self, slots: Slots) -> None:
-        """Remember that Python objects stand for the sessions in these slots."""
-        if len(self._watched) < len(self.sessions):
+    def make_room_for_free(self, count: int) -> None:
+        """Room to note that many slots as free."""
+        wanted = self.free_count + count
+        if wanted > len(self.free):
+            more = np.empty(max(2 * len(self.free), wanted), np.int64)
+            more[: self.free_count] = self.free[: self.free_count]
+            self.hold_free(more)
+
+    def make_room_for_watched(self) -> None:
+        """Room to note of every slot that a Python object stands for its session."""
+        if len(self.watched) < len(self.sessions):
             watched = np.zeros(len(self.sessions), np.bool_)
-            watched[: len(self._watched)] = self._watched
-            self._watched = watched
-        self._watched[slots] = True
+            watched[: len(self.watched)] = self.watched
+            self.hold_watched(watched)
 
-    def watched(self, slots: Slots) -> list[int]:
+    def places_watched(self, slots: Slots) -> list[int]:
         """Places of the slots whose sessions a Python object stands for."""
-        known = slots < len(self._watched)
-        places: list[int] = np.flatnonzero(known)[self._watched[slots[known]]].tolist()
+        known = slots < len(self.watched)
+        places: list[int] = np.flatnonzero(known)[self.watched[slots[known]]].tolist()
         return places
 
     def slots_of(self, ids: NDArray[np.int64]) -> Slots:
@@ -138,17 +139,11 @@ class Memory:
         """Whether the id names an open session."""
         return _step.check_id(self.base.address, self.used, session_id) == _step.ID_OK
 
-    def _allocate(self, capacity: int) -> None:
-        sessions = _in_whole_lines(capacity)
-        sessions[: self.used] = self.sessions[: self.used]
-        self.sessions = sessions
-        self.base = self._empty_batch()
-
-    def _empty_batch(self) -> _records.Batch:
+    def _batch_of(
+        self, sessions: NDArray[Any], policies: NDArray[Any], pools: NDArray[Any]
+    ) -> _records.Batch:
         batch = _records.Batch()
-        batch.set_memory(
-            sessions=self.sessions, policies=self.policies, pools=self.pools, key=self._seed
-        )
+        batch.set_memory(sessions=sessions, policies=policies, pools=pools, key=self._seed)
         return batch
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _records
+from cellium_fast import _names
 
 
-class Names:
+class Names(_names.NameTable):
     """Tool names and shortened error texts by their mixed hash; the oldest go when it is full.
 
     Parameters
@@ -19,18 +19,11 @@ class Names:
         Names kept of each kind.
     """
 
-    __slots__ = ("_capacity", "_errors", "_tools", "forgotten")
-
-    def __init__(self, capacity: int = 10_000) -> None:
-        self._capacity = capacity
-        self._tools: dict[int, str] = {}
-        self._errors: dict[int, str] = {}
-        self.forgotten = 0      # names that had to go so far
+    __slots__ = ()
 
     def learn(self, tools: Mapping[int, str], errors: Mapping[int, str]) -> None:
         """Take in names by their 64-bit hashes."""
-        self._add(self._tools, tools)
-        self._add(self._errors, errors)
+        self.add(*self.missing(tools, errors))
 
     def tool(self, mixed: int) -> str:
         """The tool's name, or its hash in hexadecimal if the name was never seen.
@@ -52,12 +45,3 @@ class Names:
         """Of which of these hashes the error text was seen."""
         # A list at once: others may learn meanwhile.
         return np.isin(mixed, np.array(list(self._errors), np.uint32))
-
-    def _add(self, table: dict[int, str], more: Mapping[int, str]) -> None:
-        for digest, text in more.items():
-            mixed = _records.mix(digest)
-            if mixed not in table:
-                while len(table) >= self._capacity:
-                    del table[next(iter(table))]
-                    self.forgotten += 1
-                table[mixed] = text

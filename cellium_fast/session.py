@@ -11,7 +11,6 @@ from cellium_fast.decision import Decision, Setting
 
 if TYPE_CHECKING:
     from cellium_fast.fleet import Fleet
-    from cellium_fast.policy import Policy
 
 
 class Session(_step.Handle):
@@ -49,7 +48,7 @@ class Session(_step.Handle):
         self._name = name
         self._unused = frozenset(tools)
         self._setting = Setting(setting.policy, setting.names, tools)
-        self._decision = Decision(fleet._opening_of(session_id), self._setting)
+        self._decision = Decision(_step.DecisionRecord(), self._setting)    # filled in at once
 
     def user_message(self) -> None:
         """A real user message arrived: a new task begins, see `Fleet.user_message`."""
@@ -90,17 +89,9 @@ class Session(_step.Handle):
         """The newest decision's constraint for the system prompt, see `Decision.prompt`."""
         return self._decision.prompt
 
-    def _take(self, record: _step.DecisionRecord) -> None:
-        # The fleet, which holds its lock, decided for this session.
-        self._decision = Decision(record, self._setting)
-
-    def _use(self, policy: Policy) -> None:
-        # The fleet, which holds its lock, put this session under it.
-        self._setting = replace(self._setting, policy=policy)
-
-    def _note_tools(self, used: frozenset[str]) -> None:
-        self._unused -= used
-        self._setting = replace(
+    def _after_using(self, used: frozenset[str]) -> tuple[frozenset[str], Setting]:
+        # Unused tools and setting once these were used.
+        return self._unused - used, replace(
             self._setting, used_tools=self._setting.used_tools | used
         )
 

@@ -3,6 +3,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+from cellium_fast._records cimport Batch as BatchObject
 from records cimport (
     ARMS, PURPOSE_ARM, Batch, Policy, Session, features_of, lowest_bit, several,
 )
@@ -98,9 +99,9 @@ cdef inline void add_tie(
     ties.count += 1
 
 
-def tie_break(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
+def tie_break(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
     """Stage 3 for the sessions [start, stop) of a batch."""
-    cdef const Batch* batch = <const Batch*> batch_address
+    cdef const Batch* batch = &columns.batch
     cdef const Session* session
     cdef uint8_t candidates
     cdef Ties ties

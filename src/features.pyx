@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Loops over the formulas of extraction.h."""
 
-from records cimport Batch
+from cellium_fast._records cimport Batch as BatchObject
 cimport features
 from variants cimport VARIANTS, has_variant, variant_for
 
@@ -14,12 +14,12 @@ def variants():
     return [variant for variant in range(VARIANTS) if has_variant(variant)]
 
 
-def extract(size_t batch_address, Py_ssize_t start, Py_ssize_t stop, int variant=-1):
+def extract(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop, int variant=-1):
     """Stage 1 for the sessions [start, stop) of a batch, by the fastest variant or by one of
     `variants`."""
     variant = variant_for(variant)
     with nogil:
-        features.extract_with(variant, <const Batch*> batch_address, start, stop)
+        features.extract_with(variant, &columns.batch, start, stop)
 
 
 def ema(

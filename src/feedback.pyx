@@ -2,6 +2,7 @@
 """Loops over the formulas of feedback.pxd."""
 
 from libc.stdint cimport uint8_t
+from cellium_fast._records cimport Batch as BatchObject
 from records cimport Batch, Round, Session, prefetch, read_round, rules_of
 cimport feedback
 
@@ -9,9 +10,9 @@ cdef enum:
     AHEAD = 8       # records fetched before they are needed
 
 
-def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
+def evaluate(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
     """Open the round of the sessions [start, stop) of a batch and reward it."""
-    cdef const Batch* batch = <const Batch*> batch_address
+    cdef const Batch* batch = &columns.batch
     cdef Session* session
     cdef Round round
     cdef float reward
@@ -29,9 +30,9 @@ def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
                 batch.reward[i] = reward
 
 
-def execute(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
+def execute(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
     """Leave the decisions of the sessions [start, stop) of a batch in their records."""
-    cdef const Batch* batch = <const Batch*> batch_address
+    cdef const Batch* batch = &columns.batch
     cdef Session* session
     cdef uint8_t age
     cdef Py_ssize_t i
@@ -46,9 +47,9 @@ def execute(size_t batch_address, Py_ssize_t start, Py_ssize_t stop):
                 batch.advice_age[i] = age
 
 
-def user_message(size_t batch_address, Py_ssize_t count):
+def user_message(BatchObject columns not None, Py_ssize_t count):
     """A real user message reached the first `count` sessions of a batch."""
-    cdef const Batch* batch = <const Batch*> batch_address
+    cdef const Batch* batch = &columns.batch
     cdef Py_ssize_t i
     with nogil:
         for i in range(count):

@@ -2,50 +2,62 @@
 """Loops over the formulas of learning.pxd."""
 
 from libc.stdint cimport int8_t, int64_t
+from cellium_fast._records cimport Batch as BatchObject
 from records cimport ARMS, SESSION_PRIVATE, Batch, Increment, Session
 cimport learning
 
 
-def learn(size_t batch_address, Py_ssize_t start, Py_ssize_t stop, size_t increments):
+def learn(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
     """Stage 5 for the sessions [start, stop) of a batch: rewards in, credits out."""
-    cdef const Batch* batch = <const Batch*> batch_address
+    cdef const Batch* batch = &columns.batch
     cdef Session* session
     cdef Py_ssize_t i
     with nogil:
         for i in range(start, stop):
             session = &batch.sessions[batch.slots[i]]
-            learning.learn(
-                session, &batch.policies[session.policy], <Increment*> increments
-            )
+            learning.learn(session, &batch.policies[session.policy], batch.increments)
 
 
-def finish(size_t batch_address, const int8_t[::1] outcomes, size_t increments):
+def finish(BatchObject columns not None, const int8_t[::1] outcomes):
     """Credit what is pending in sessions that close; outcomes as in `Fleet.close`."""
-    cdef const Batch* batch = <const Batch*> batch_address
+    cdef const Batch* batch = &columns.batch
     cdef Session* session
     cdef Py_ssize_t i
     with nogil:
         for i in range(outcomes.shape[0]):
             session = &batch.sessions[batch.slots[i]]
             learning.finish(
-                session, &batch.policies[session.policy], <Increment*> increments, outcomes[i]
+                session, &batch.policies[session.policy], batch.increments, outcomes[i]
             )
 
 
-def apply_increments(size_t batch_address, size_t increments, Py_ssize_t pools):
-    """Add what one call learned to its pools, and clear it."""
-    cdef const Batch* batch = <const Batch*> batch_address
+def apply_increments(list batches not None, Py_ssize_t pools):
+    """Add to the pools what the batches, spans of one, learned; the first one's is cleared."""
+    cdef const Batch* batch = NULL
+    cdef Increment* learned = NULL
+    cdef BatchObject columns
     cdef Py_ssize_t pool
-    with nogil:
-        for pool in range(pools):
-            learning.apply_increments(
-                &batch.pools[pool], <Increment*> increments + pool * ARMS
-            )
+    for columns in batches:
+        if batch == NULL:
+            batch = &columns.batch
+            learned = batch.increments
+        else:
+            add(learned, columns.batch.increments, pools * ARMS)
+    for pool in range(pools):
+        learning.apply_increments(&batch.pools[pool], learned + pool * ARMS)
 
 
-def close_sessions(size_t batch_address, Py_ssize_t count):
+cdef void add(Increment* total, const Increment* more, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(count):
+        total[i].alpha += more[i].alpha
+        total[i].beta += more[i].beta
+        total[i].updates += more[i].updates
+
+
+def close_sessions(BatchObject columns not None, Py_ssize_t count):
     """Count the first `count` sessions of a batch as closed in their pools, and decay those."""
-    cdef const Batch* batch = <const Batch*> batch_address
+    cdef const Batch* batch = &columns.batch
     cdef const Session* session
     cdef Py_ssize_t i
     with nogil:

@@ -379,6 +379,7 @@ ctypedef struct Batch "Batch":
     uint8_t* advice_age
     double* draws               # (N, ARMS), NaN where nothing was drawn
     double* bias                # (N, ARMS), NaN for what was no candidate
+    Increment* increments       # (pools, ARMS): what this call, or a span of it, learns
 
 
 cdef inline bint several(uint8_t actions) noexcept nogil:

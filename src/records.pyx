@@ -87,10 +87,6 @@ cdef class Batch:
     for a column that is not given. The arrays are kept alive; nothing is checked here.
     """
 
-    cdef records.Batch batch
-    cdef list kept
-    cdef readonly size_t address
-
     def __cinit__(self):
         self.kept = []
         self.address = <size_t> &self.batch
@@ -107,6 +103,9 @@ cdef class Batch:
         return address_of(array)
 
     def set_memory(self, *, sessions, policies, pools, uint64_t key):
+        self.sessions = sessions
+        self.policies = policies
+        self.pools = pools
         self.batch.sessions = <records.Session*> self.where(sessions)
         self.batch.policies = <const records.Policy*> self.where(policies)
         self.batch.pools = <records.Pool*> self.where(pools)
@@ -153,15 +152,21 @@ cdef class Batch:
         self.batch.draws = <double*> self.where(draws)
         self.batch.bias = <double*> self.where(bias)
 
-    def with_scratch(self, features, lanes, rules):
+    def set_increments(self, increments):
+        """Learn into these increments, (pools, 5), which are of nothing before a call."""
+        self.batch.increments = <records.Increment*> self.where(increments)
+
+    def with_scratch(self, features, lanes, rules, increments):
         """This batch, with memory of its own for what one chunk hands on from stage to stage.
 
         That is features, a power of 2 rows and as many lanes, and the rules that fired, as many
-        rows. Each thread needs its own. What the caller wants as a column goes there instead.
+        rows; and increments, for what it learns. Each thread needs its own. What the caller wants
+        as a column goes there instead.
         """
         cdef Batch batch = Batch.__new__(Batch)
         batch.batch = self.batch
         batch.kept.append(self)
+        batch.set_increments(increments)
         if not self.batch.features_wanted:
             batch.batch.features = <records.Features*> batch.where(features)
             batch.batch.features_mask = <size_t> (len(features) - 1)

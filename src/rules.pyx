@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Loops over the formulas of rules.h."""
 
-from records cimport Batch
+from cellium_fast._records cimport Batch as BatchObject
 cimport rules
 from variants cimport variant_for
 
@@ -19,8 +19,8 @@ FORCING = rules.FORCING_RULES       # mask
 LOOP_RULES = rules.DETECTING_RULES  # mask of those that `loop_detection` switches off
 
 
-def evaluate(size_t batch_address, Py_ssize_t start, Py_ssize_t stop, int variant=-1):
+def evaluate(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop, int variant=-1):
     """Stage 2 for the sessions [start, stop) of a batch; `variant` as in stage 1."""
     variant = variant_for(variant)
     with nogil:
-        rules.evaluate_with(variant, <const Batch*> batch_address, start, stop)
+        rules.evaluate_with(variant, &columns.batch, start, stop)

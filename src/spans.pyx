@@ -2,13 +2,17 @@
 """Whose turn it is with a fleet's memory, and spans of a batch in threads of their own.
 
 This is compiled because an interrupt (Ctrl-C) is an exception that Python raises between any two
-of its own instructions. Here it can only be raised inside a call, where it is caught: a span that
-was begun is always waited for, since it writes into a fleet's memory.
+of its own instructions. Here it can only be raised inside a call, where it is caught: a turn that
+was taken is given away, and a span that was begun is always waited for, since it writes into a
+fleet's memory.
 """
 
+import os
 from _thread import start_new_thread
 from queue import SimpleQueue
-from threading import Lock
+from threading import Lock, RLock
+from time import sleep
+from weakref import WeakSet
 
 from cellium_fast.errors import ReentryError
 
@@ -21,40 +25,176 @@ cdef class Turn:
 
     That happens where Python runs foreign code by itself: a finalizer, when the garbage collector
     comes by, or a signal handler. The threads that work on the holder's spans count as the holder.
+
+    A process forks between turns only: what is in a fleet's memory then is whole in both.
     """
 
     cdef object wait
     cdef object let_go
     cdef unsigned long holder       # 0: nobody
     cdef readonly set helpers
+    cdef object __weakref__
 
     def __cinit__(self):
+        self.renew()
+        self.helpers = set()
+        follow_forks(self)
+
+    cdef renew(self):
         lock = Lock()
         self.wait = lock.acquire
         self.let_go = lock.release
-        self.helpers = set()
+        self.holder = 0
 
-    def acquire(self):
-        """Wait for the turn; ReentryError if it is this thread's already."""
+    cdef bint is_mine(self):
         cdef unsigned long me = PyThread_get_thread_ident()
-        if me == self.holder or (self.helpers and me in self.helpers):
+        return me == self.holder or (len(self.helpers) > 0 and me in self.helpers)
+
+    cpdef acquire(self):
+        """Wait for the turn; ReentryError if it is this thread's already."""
+        if self.is_mine():
             raise ReentryError(
                 "the fleet is in the middle of a call; a finalizer or signal handler that runs "
                 "within it cannot call the fleet"
             )
         self.wait()
-        self.holder = me
+        self.holder = PyThread_get_thread_ident()
 
-    def release(self):
+    cpdef release(self):
         """Give the turn away."""
         self.holder = 0
         self.let_go()
 
-    def __enter__(self):
+    def run(self, function, *arguments):
+        """Call a function in this turn."""
         self.acquire()
+        try:
+            return function(*arguments)
+        finally:
+            self.release()
 
-    def __exit__(self, *problem):
-        self.release()
+
+cdef class Forks:
+    """Lets a process fork only while no thread is in a turn but, at most, the one that forks."""
+
+    cdef object turns
+    cdef object changing        # held while the turns change, or a fork is underway
+    cdef list taken
+
+    def __cinit__(self):
+        self.turns = WeakSet()
+        self.changing = RLock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self.before, after_in_parent=self.in_parent, after_in_child=self.in_child
+            )
+
+    cdef add(self, Turn turn):
+        self.changing.acquire()
+        try:
+            self.turns.add(turn)
+        finally:
+            self.changing.release()
+
+    def before(self):
+        """Take every turn."""
+        cdef Turn turn
+        problem = insist(self.changing.acquire)
+        self.taken = []
+        for turn in list(self.turns):
+            if turn.is_mine():
+                # By a signal handler or finalizer: the child goes on with the call, but without
+                # the threads that help.
+                while turn.helpers and PyThread_get_thread_ident() == turn.holder:
+                    interrupted = insist(rest)
+                    problem = interrupted if problem is None else problem
+                continue
+            interrupted = insist(turn.wait)
+            problem = interrupted if problem is None else problem
+            self.taken.append(turn)
+        if problem is not None:
+            raise problem       # which Python shows, and goes on
+
+    def in_parent(self):
+        """Give the turns back."""
+        cdef Turn turn
+        for turn in self.taken:
+            turn.let_go()
+        self.taken = []
+        self.changing.release()
+
+    def in_child(self):
+        """Make the turns anew: who waited for one in the parent does not exist here."""
+        cdef Turn turn
+        for turn in self.taken:
+            turn.renew()
+        self.taken = []
+        self.changing = RLock()
+
+
+cdef object insist(function):
+    # Call it until an interrupt, which is returned, does not end it.
+    problem = None
+    while True:
+        try:
+            function()
+        except BaseException as error:
+            problem = error if problem is None else problem
+        else:
+            return problem
+
+
+def rest():
+    """Let other threads go on."""
+    sleep(0.001)
+
+
+cdef Forks forks = None
+
+
+cdef int follow_forks(Turn turn) except -1:
+    global forks
+    if forks is None:
+        forks = Forks()
+    forks.add(turn)
+    return 0
+
+
+cdef class Span:
+    """The sessions [start, stop) of a batch on their way through the stages.
+
+    They go in chunks, whose state stays in cache from the first stage to the last. A stage is
+    called as ``stage(batch, first, last)``. If one fails, the others are called all the same, so
+    that no session is left between two stages; what the first one to fail raised is raised then.
+    """
+
+    cdef tuple stages
+    cdef readonly object batch
+    cdef Py_ssize_t start
+    cdef Py_ssize_t stop
+    cdef Py_ssize_t chunk
+
+    def __cinit__(
+        self, tuple stages not None, batch, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t chunk
+    ):
+        self.stages = stages
+        self.batch = batch
+        self.start = start
+        self.stop = stop
+        self.chunk = chunk
+
+    def __call__(self):
+        cdef Py_ssize_t first, last
+        problem = None
+        for first in range(self.start, self.stop, self.chunk):
+            last = min(first + self.chunk, self.stop)
+            for stage in self.stages:
+                try:
+                    stage(self.batch, first, last)
+                except BaseException as error:
+                    problem = error if problem is None else problem
+        if problem is not None:
+            raise problem
 
 
 def _run(span, done, helpers):

@@ -2,7 +2,8 @@
 # composed, none of its own.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.math cimport NAN
+from libc.string cimport memcpy, memset
 from records cimport (
     ARMS, CONTINUE, SESSION_OPEN, SESSION_PRIVATE,
     Batch, Features, Increment, Policy, Round, Session,
@@ -82,6 +83,32 @@ ctypedef struct Outcome:
     uint8_t candidates
     uint8_t tiebreak
     uint8_t advice_age
+
+
+cdef inline void describe_opening(const Session* session, Outcome* out) noexcept nogil:
+    # Decision 0 of a session: continue, before its first round.
+    cdef int k
+    memset(out, 0, sizeof(Outcome))
+    features.describe_context(session, &out.features)
+    out.action = CONTINUE
+    out.candidates = 1 << CONTINUE
+    out.reward = NAN
+    for k in range(ARMS):
+        out.draws[k] = NAN
+        out.bias[k] = NAN
+
+
+cdef inline void read_outcome(const Batch* batch, Py_ssize_t i, Outcome* out) noexcept nogil:
+    # The i-th decision of a batch that was stepped, with all columns.
+    out.features = batch.features[i]
+    memcpy(out.draws, &batch.draws[i * ARMS], ARMS * sizeof(double))
+    memcpy(out.bias, &batch.bias[i * ARMS], ARMS * sizeof(double))
+    out.rules = batch.rules[i]
+    out.reward = batch.reward[i]
+    out.action = batch.action[i]
+    out.candidates = batch.candidates[i]
+    out.tiebreak = batch.tiebreak[i]
+    out.advice_age = batch.advice_age[i]
 
 
 cdef inline void step(

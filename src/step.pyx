@@ -7,14 +7,10 @@ The scalar path takes one `Round` of one session to a `Decision` in one call, `H
 from collections import namedtuple
 
 from cpython.object cimport PyObject, PyTypeObject
-from libc.math cimport NAN
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
 from records cimport (
-    ARMS, CONTINUE, SESSION_DONE, Batch, Features, Increment, Round, Session, prefetch,
+    ARMS, SESSION_DONE, Batch, Features, Increment, Round, Session, prefetch,
 )
-from step cimport Outcome
-cimport features
 cimport learning
 cimport step
 
@@ -31,6 +27,7 @@ ID_CLOSED = step.ID_CLOSED
 ID_REPEATED = step.ID_REPEATED
 
 cdef tuple NO_ARGUMENTS = ()
+cdef dict NO_NAMES = {}
 
 FeatureRecord = namedtuple("FeatureRecord", FEATURES_DTYPE.names, module=__name__)
 
@@ -38,9 +35,9 @@ FeatureRecord = namedtuple("FeatureRecord", FEATURES_DTYPE.names, module=__name_
 def open_sessions(
     size_t batch_address, const int64_t[::1] slots, uint64_t first_uid, uint16_t policy,
     uint16_t pool, bint private, const int64_t[::1] context_limit,
-    const uint32_t[::1] round_limit, int64_t[::1] ids,
+    const uint32_t[::1] round_limit,
 ):
-    """Open one session in each slot; `ids` gets their ids."""
+    """Open one session in each slot."""
     cdef const Batch* batch = <const Batch*> batch_address
     cdef Session* session
     cdef Py_ssize_t i
@@ -51,7 +48,15 @@ def open_sessions(
                 session, batch.policies, first_uid + <uint64_t> i, policy, pool, private,
                 context_limit[i], round_limit[i],
             )
-            ids[i] = step.id_of(session, slots[i])
+
+
+def ids_of(size_t batch_address, const int64_t[::1] slots, int64_t[::1] ids):
+    """Fill `ids` with the ids of the sessions in these slots, open or to be opened."""
+    cdef const Batch* batch = <const Batch*> batch_address
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(slots.shape[0]):
+            ids[i] = step.id_of(&batch.sessions[slots[i]], slots[i])
 
 
 def find_slots(
@@ -122,8 +127,6 @@ def close_sessions(size_t batch_address, Py_ssize_t count):
 cdef class DecisionRecord:
     """One decision, packed; `cellium_fast.Decision` gives its fields to users."""
 
-    cdef Outcome outcome
-
     @property
     def action(self):
         return self.outcome.action
@@ -174,43 +177,15 @@ def _feature_row(bytes packed):
     return [tuple(part.tolist()) if isinstance(part, np.ndarray) else part for part in row]
 
 
-def opening(size_t batch_address, int64_t slot):
-    """Decision 0 of a session: continue, before its first round."""
-    cdef const Batch* batch = <const Batch*> batch_address
-    cdef DecisionRecord record = DecisionRecord.__new__(DecisionRecord)
-    cdef int k
-    memset(&record.outcome, 0, sizeof(Outcome))
-    features.describe_context(&batch.sessions[slot], &record.outcome.features)
-    record.outcome.action = CONTINUE
-    record.outcome.candidates = 1 << CONTINUE
-    record.outcome.reward = NAN
-    for k in range(ARMS):
-        record.outcome.draws[k] = NAN
-        record.outcome.bias[k] = NAN
-    return record
-
-
 def record_of(size_t batch_address, Py_ssize_t i):
-    """The i-th decision of a batch that was stepped."""
-    cdef const Batch* batch = <const Batch*> batch_address
+    """The i-th decision of a batch that was stepped, with all columns."""
     cdef DecisionRecord record = DecisionRecord.__new__(DecisionRecord)
-    record.outcome.features = batch.features[i]
-    memcpy(record.outcome.draws, &batch.draws[i * ARMS], ARMS * sizeof(double))
-    memcpy(record.outcome.bias, &batch.bias[i * ARMS], ARMS * sizeof(double))
-    record.outcome.rules = batch.rules[i]
-    record.outcome.reward = batch.reward[i]
-    record.outcome.action = batch.action[i]
-    record.outcome.candidates = batch.candidates[i]
-    record.outcome.tiebreak = batch.tiebreak[i]
-    record.outcome.advice_age = batch.advice_age[i]
+    step.read_outcome(<const Batch*> batch_address, i, &record.outcome)
     return record
 
 
 cdef class DecisionBase:
     """What a `cellium_fast.Decision` holds: the packed decision, and what puts it into words."""
-
-    cdef public DecisionRecord _record
-    cdef public object _setting
 
     @property
     def setting(self):
@@ -220,15 +195,6 @@ cdef class DecisionBase:
 
 cdef class Stepper:
     """Steps the sessions of a fleet one at a time."""
-
-    cdef object memory
-    cdef object names
-    cdef object acquire
-    cdef object release
-    cdef object kept
-    cdef Increment* increments
-    cdef type decision
-    cdef object packer          # for the next step; None while one uses it
 
     def set_fleet(self, *, memory, names, lock, increments, decision):
         """What it works on: the fleet's own things, and its class of decisions."""
@@ -242,37 +208,18 @@ cdef class Stepper:
         self.decision = decision
 
     cdef const Batch* batch_of(self, int64_t id) except NULL:
-        # Where the sessions are, if this one, which was opened once, still is. No Python code may
-        # run between this and its use: the sessions move when there are more.
-        cdef size_t address = self.memory.base.address
-        cdef const Batch* batch = <const Batch*> address
-        if step.check_id(batch.sessions, step.slot_of(id) + 1, id) != step.ID_OK:
+        # Where the sessions are, if this one is open. No Python code may run between this and its
+        # use: the sessions move when there are more.
+        cdef const Batch* batch = &self.memory.base.batch
+        if step.check_id(batch.sessions, self.memory.used, id) != step.ID_OK:
             self.memory.slot_of(id)     # says what is wrong
         return batch
 
-    cdef DecisionRecord take(self, int64_t id, packer):
-        # With the lock: one session through all five stages; its pool learns at once.
-        cdef DecisionRecord record = DecisionRecord.__new__(DecisionRecord)
-        cdef size_t address = packer.address
-        cdef int64_t slot = step.slot_of(id)
-        cdef const Batch* batch = self.batch_of(id)
-        cdef const Session* session
-        if packer.has_names:
-            self.names.learn(packer.new_tools, packer.new_errors)
-            packer.clear_names()
-            batch = self.batch_of(id)
-        session = &batch.sessions[slot]
-        step.step(batch, slot, <const Round*> address, self.increments, &record.outcome)
-        learning.apply_increments(
-            &batch.pools[session.pool], self.increments + session.pool * ARMS
-        )
-        return record
-
-    cdef DecisionBase decision_of(self, DecisionRecord record, setting):
-        # The class of decisions, without the time of a call.
+    cdef DecisionBase new_decision(self, setting):
+        # One that is still to be taken: the class of decisions, without the time of a call.
         cdef PyTypeObject* kind = <PyTypeObject*> self.decision
         cdef DecisionBase decision = kind.tp_new(self.decision, <PyObject*> NO_ARGUMENTS, NULL)
-        decision._record = record
+        decision._record = DecisionRecord.__new__(DecisionRecord)
         decision._setting = setting
         return decision
 
@@ -287,14 +234,7 @@ cdef object used_of(unused, calls):
 cdef class Handle:
     """What a `cellium_fast.Session` does at every round."""
 
-    cdef Stepper stepper
-    cdef readonly int64_t _id
-    cdef public object _decision
-    cdef public object _setting
-    cdef public object _unused      # tools the agent has and has not used, a frozenset
-
     def __cinit__(self, fleet, int64_t session_id, *others):
-        fleet._memory.slot_of(session_id)   # only what was opened has a place in memory
         self.stepper = fleet._stepper
         self._id = session_id
 
@@ -307,9 +247,13 @@ cdef class Handle:
             The session is closed.
         InputError
             The round holds a value of a wrong kind; the message names it. Nothing was stepped.
+
+        Notes
+        -----
+        Whatever ends the call, Ctrl-C or the journal's disk among it, the round was taken in as a
+        whole or not at all; ``decision.features.round`` says which.
         """
         cdef Stepper stepper = self.stepper
-        cdef DecisionBase decision
         # Packing runs methods of a user's values: not under the lock, and with a packer that no
         # one else has meanwhile.
         packer = stepper.packer
@@ -320,14 +264,45 @@ cdef class Handle:
         used = used_of(self._unused, calls) if self._unused else None
         stepper.acquire()
         try:
-            record = stepper.take(self._id, packer)
-            stepper.packer = packer
-            if used:
-                self._note_tools(used)
-            decision = stepper.decision_of(record, self._setting)
-            self._decision = decision
+            return self.take(packer, used)
         finally:
             stepper.release()
+
+    cdef DecisionBase take(self, packer, used):
+        # With the lock: one session through all five stages; its pool learns at once.
+        cdef Stepper stepper = self.stepper
+        cdef int64_t slot = step.slot_of(self._id)
+        cdef size_t address = packer.address
+        cdef const Batch* batch
+        cdef const Session* session
+        cdef dict tools = NO_NAMES
+        cdef dict errors = NO_NAMES
+        unused, setting = self._unused, self._setting
+        stepper.batch_of(self._id)
+        if used:
+            unused, setting = self._after_using(used)
+        if packer.has_names:
+            tools, errors = stepper.names.missing(packer.new_tools, packer.new_errors)
+        cdef DecisionBase decision = stepper.new_decision(setting)
+        batch = stepper.batch_of(self._id)
+        session = &batch.sessions[slot]
+        # From here on no Python code runs: all of it happens, or nothing.
+        if stepper.journal is not None:
+            stepper.journal.append_round(self._id, packer)
+        step.step(
+            batch, slot, <const Round*> address, stepper.increments, &decision._record.outcome
+        )
+        learning.apply_increments(
+            &batch.pools[session.pool], stepper.increments + session.pool * ARMS
+        )
+        if tools or errors:
+            stepper.names.add(tools, errors)
+        if packer.has_names:
+            packer.clear_names()
+        stepper.packer = packer
+        self._unused = unused
+        self._setting = setting
+        self._decision = decision
         return decision
 
     @property

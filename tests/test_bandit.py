@@ -34,7 +34,7 @@ def choose(policy, rows, candidates, alpha=2.0, beta=2.0, updates=99, seed=1, pr
     batch.set_memory(sessions=sessions, policies=policy.record(), pools=pools, key=seed)
     batch.set_input(slots=np.arange(len(rows)))
     batch.set_output(**decisions.columns())
-    _bandit.tie_break(batch.address, 0, len(rows))
+    _bandit.tie_break(batch, 0, len(rows))
     return decisions
 
 
@@ -55,7 +55,7 @@ def check_draws(seed, uids, round, decisions, posteriors):
 def test_draws_of_a_pool_are_a_function_of_seed_uid_round_and_arm(rng):
     seed = rng.getrandbits(64)
     fleet = Fleet(seed=seed, policies={"only": Policy.preset("cellium")})
-    fleet._opened = 2**40 + 5  # a number that needs the counter's second word
+    fleet._memory.opened = 2**40 + 5  # a number that needs the counter's second word
     ids = fleet.open(8, context_limit=30_000)
     agents = [Agent(rng) for _ in ids]
     drawn = 0

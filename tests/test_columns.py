@@ -212,9 +212,9 @@ def test_a_session_takes_six_lines_of_cache():
     assert _records.SESSION.itemsize <= 6 * 64
     memory = Fleet()._memory
     for count in (1, 100, 5_000):
-        memory.take_slots(count)
+        memory.slots_for(count)
         assert memory.sessions.ctypes.data % 64 == 0
-    assert memory._free.nbytes + memory._watched.nbytes == 0
+    assert memory.free.nbytes + memory.watched.nbytes == 0
 
 
 def test_a_fleet_uses_the_cpus_of_its_process_unless_told_otherwise():
@@ -224,7 +224,7 @@ def test_a_fleet_uses_the_cpus_of_its_process_unless_told_otherwise():
 
 def test_small_batches_are_not_cut():
     enough = pipeline.CHUNK * pipeline.SPAN
-    assert pipeline.spans_of(0, 8) == pipeline.spans_of(2 * enough - 1, 8) == 1
-    assert pipeline.spans_of(2 * enough, 8) == 2
-    assert pipeline.spans_of(10**6, 8) == 8
-    assert pipeline.spans_of(10**6, 1) == 1
+    assert pipeline.span_count(0, 8) == pipeline.span_count(2 * enough - 1, 8) == 1
+    assert pipeline.span_count(2 * enough, 8) == 2
+    assert pipeline.span_count(10**6, 8) == 8
+    assert pipeline.span_count(10**6, 1) == 1

@@ -44,7 +44,7 @@ def state(fleet: Fleet) -> tuple[object, ...]:
     pools = {name: {key: value.tolist() for key, value in fleet.posterior(name).items()}
              for name in fleet.pools}
     return (
-        len(fleet), repr(fleet), fleet._opened, fleet._memory.used, fleet._memory._free_count,
+        len(fleet), repr(fleet), fleet._memory.opened, fleet._memory.used, fleet._memory.free_count,
         fleet._memory.sessions.tobytes(), fleet._memory.pools.tobytes(),
         fleet._memory.policies.tobytes(),
         fleet._increments.tobytes(), pools,

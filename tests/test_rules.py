@@ -57,7 +57,7 @@ def evaluate(policy, rows):
     )
     batch.set_input(slots=np.arange(len(rows)))
     batch.set_output(**decisions.columns())
-    _rules.evaluate(batch.address, 0, len(rows))
+    _rules.evaluate(batch, 0, len(rows))
     return decisions.candidates, decisions.rules
 
 

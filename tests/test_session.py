@@ -223,10 +223,15 @@ def test_a_closed_session_does_not_say_whether_it_is_done():
 def test_a_session_that_no_fleet_opened():
     with pytest.raises(TypeError):
         Session.__new__(Session)
-    with pytest.raises(SessionError, match="there is no session 5"):
-        Session.__new__(Session, Fleet(), 5)
-    with pytest.raises(SessionError, match="there is no session 5"):
-        Session(Fleet(), 5, "", (), Setting(Policy(), Names()))
+    for made in (
+        Session.__new__(Session, Fleet(), 5),
+        Session.__new__(Session, Fleet(), 2**62),
+        Session(Fleet(), 5, "", (), Setting(Policy(), Names())),
+    ):
+        with pytest.raises(SessionError, match=r"there is no session \d+"):
+            made.step(Round())
+        with pytest.raises(SessionError, match=r"there is no session \d+"):
+            _ = made.done
 
 
 def test_growth_does_not_touch_a_session():

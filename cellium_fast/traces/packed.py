@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast import checks, traces
+from cellium_fast.arguments import MAX_TOKENS
 from cellium_fast.errors import InputError
-from cellium_fast.fleet import MAX_TOKENS
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS, RoundBatch
 from cellium_fast.traces.runs import COMPACTION, Problem, RecordedRun
 from cellium_fast.traces.workers import in_order

@@ -1,0 +1,79 @@
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cellium_fast._memory import SlotTable
+from cellium_fast._records import Batch
+from cellium_fast._spans import Span
+from cellium_fast.decision import Decision, Setting
+from cellium_fast.names import Names
+from cellium_fast.policy import Policy
+from cellium_fast.session import Session
+
+class Journal(Protocol):
+    def append(self, entry: Any, /) -> object: ...
+
+def open(
+    journal: Journal | None,
+    entry: object,
+    memory: SlotTable,
+    slots: NDArray[np.int64],
+    policy: int,
+    pool: int,
+    private: bool,
+    context_limit: NDArray[np.int64],
+    round_limit: NDArray[np.uint32],
+    handles: list[tuple[int, Session, Decision]],
+    known: dict[int, Session],
+) -> None: ...
+def close(
+    journal: Journal | None,
+    entry: object,
+    memory: SlotTable,
+    batch: Batch,
+    slots: NDArray[np.int64],
+    outcomes: NDArray[np.int8],
+    ids: list[int],
+    known: dict[int, Session],
+) -> None: ...
+def step(
+    journal: Journal | None,
+    entry: object,
+    memory: SlotTable,
+    batch: Batch,
+    spans: list[Span],
+    helpers: set[int],
+    names: Names,
+    tools: dict[int, str],
+    errors: dict[int, str],
+    handles: list[tuple[int, Session, Decision]],
+) -> None: ...
+def user_message(
+    journal: Journal | None,
+    entry: object,
+    memory: SlotTable,
+    batch: Batch,
+    count: int,
+    handles: list[tuple[int, Session, Decision]],
+) -> None: ...
+def compacted(journal: Journal | None, entry: object) -> None: ...
+def set_policy(
+    journal: Journal | None,
+    entry: object,
+    memory: SlotTable,
+    row: int,
+    record: NDArray[np.void],
+    fleet: object,
+    policies: dict[str, Policy],
+    settings: list[Setting],
+    handles: list[tuple[Session, Setting]],
+) -> None: ...
+def use_policy(
+    journal: Journal | None,
+    entry: object,
+    memory: SlotTable,
+    slots: NDArray[np.int64],
+    row: int,
+    handles: list[tuple[Session, Setting]],
+) -> None: ...

@@ -1,0 +1,201 @@
+"""`Changes`: what a fleet does in its turn, with arguments that were checked.
+
+Each method prepares a change, which may take any time and be interrupted anywhere, and then hands
+it to one function of `_commit`, which makes all of it or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cellium_fast import _commit, _spans, _step, pipeline
+from cellium_fast.decision import Decision, Decisions, Setting
+from cellium_fast.memory import Memory, Slots
+from cellium_fast.names import Names
+from cellium_fast.policy import Policy, Posterior
+from cellium_fast.session import Session
+
+if TYPE_CHECKING:
+    from cellium_fast.fleet import Fleet
+    from cellium_fast.rounds import RoundBatch
+
+Ids = NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """Policy and pool of sessions that are opened, and whether each owns its posterior."""
+
+    policy: int
+    pool: int
+    private: bool
+
+
+class Changes:
+    """State of a fleet, and the calls that change it; `Fleet` is this with checks and a lock."""
+
+    def __init__(
+        self, policies: Mapping[str, Policy], pools: Mapping[str, Posterior], seed: int,
+        threads: int,
+    ) -> None:
+        self._policies = dict(policies)
+        self._pools = dict(pools)
+        self._threads = threads
+        self._memory = Memory(policies, pools, seed)
+        self._names = Names()
+        self._settings = [Setting(policy, self._names) for policy in policies.values()]
+        self._handles: dict[int, Session] = {}
+        self._lock = _spans.Turn()
+        self._journal: Any = None
+        self._increments = pipeline.no_increments(len(pools))
+        self._stepper = _step.Stepper()
+        self._stepper.set_fleet(
+            memory=self._memory, names=self._names, lock=self._lock,
+            increments=self._increments, decision=Decision,
+        )
+
+    # --- in the fleet's turn ---------------------------------------------------------------------
+    def _open(
+        self, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32], rows: Rows
+    ) -> Ids:
+        slots = self._memory.slots_for(len(context_limit))
+        ids = self._memory.ids_of(slots)
+        self._commit_open(slots, context_limit, round_limit, rows, [])
+        return ids
+
+    def _open_session(
+        self, name: str, tools: tuple[str, ...], context_limit: NDArray[np.int64],
+        round_limit: NDArray[np.uint32], rows: Rows,
+    ) -> Session:
+        slots = self._memory.slots_for(1)
+        self._memory.make_room_for_watched()
+        session_id = int(self._memory.ids_of(slots)[0])
+        handle = Session(
+            cast("Fleet", self), session_id, name, tools, self._settings[rows.policy]
+        )
+        self._commit_open(slots, context_limit, round_limit, rows, [handle])
+        return handle
+
+    def _commit_open(
+        self, slots: Slots, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32],
+        rows: Rows, handles: list[Session],
+    ) -> None:
+        entry = None if self._journal is None else self._journal.entry_of_open(
+            context_limit, round_limit, rows, handles
+        )
+        _commit.open(
+            self._journal, entry, self._memory, slots, *rows, context_limit, round_limit,
+            self._to_show(list(enumerate(handles))), self._handles,
+        )
+
+    def _close(self, ids: Ids, outcomes: NDArray[np.int8]) -> None:
+        slots = self._memory.slots_of(ids)
+        self._memory.make_room_for_free(len(slots))
+        # Held until the end: with a handle may go objects of the user's, and their finalizers.
+        handles = self._handles_of(ids, slots)
+        batch = self._memory.batch(slots)
+        batch.set_increments(self._increments)
+        entry = None if self._journal is None else self._journal.entry_of_close(ids, outcomes)
+        _commit.close(
+            self._journal, entry, self._memory, batch, slots, outcomes,
+            [handle.id for _, handle in handles], self._handles,
+        )
+
+    def _step(
+        self, ids: Ids, rounds: RoundBatch, columns: dict[str, NDArray[Any]],
+        wanted: frozenset[str], out: Decisions | None,
+    ) -> Decisions:
+        slots = self._memory.slots_of(ids)
+        tools, errors = self._names.missing(rounds.tools, rounds.errors)
+        setting_rows = self._setting_rows(slots)
+        if out is None:
+            result = Decisions(len(slots), setting_rows, self._settings, wanted)
+        else:
+            result = out
+            result.concern(setting_rows, self._settings)
+        # A handle's decision can be asked for anything.
+        handles = self._handles_of(ids, slots)
+        decisions = Decisions(len(slots), setting_rows, self._settings) if handles else result
+        batch = self._memory.batch(slots, columns)
+        batch.set_output(**decisions.columns())
+        spans = pipeline.spans_of(batch, len(slots), self._threads, self._increments)
+        entry = None if self._journal is None else self._journal.entry_of_step(
+            ids, columns, tools, errors
+        )
+        _commit.step(
+            self._journal, entry, self._memory, batch, spans, self._lock.helpers, self._names,
+            tools, errors, self._to_show(handles),
+        )
+        if decisions is not result:
+            result.copy_from(decisions)
+        return result
+
+    def _user_message(self, ids: Ids) -> None:
+        slots = self._memory.slots_of(ids)
+        handles = self._to_show(self._handles_of(ids, slots))
+        entry = None if self._journal is None else self._journal.entry_of_user_message(ids)
+        _commit.user_message(
+            self._journal, entry, self._memory, self._memory.batch(slots), len(slots), handles
+        )
+
+    def _compacted(self, ids: Ids) -> None:
+        self._memory.slots_of(ids)
+        entry = None if self._journal is None else self._journal.entry_of_compacted(ids)
+        _commit.compacted(self._journal, entry)
+
+    def _set_policy(self, name: str, policy: Policy, record: NDArray[Any]) -> None:
+        row = list(self._policies).index(name)
+        # Dicts and lists of their own: earlier decisions hold on to theirs.
+        policies = self._policies | {name: policy}
+        settings = [*self._settings]
+        settings[row] = Setting(policy, self._names)
+        handles = [
+            (handle, replace(handle._setting, policy=policy))
+            for handle in self._handles.values() if self._policy_row(handle) == row
+        ]
+        entry = None if self._journal is None else self._journal.entry_of_set_policy(name, policy)
+        _commit.set_policy(
+            self._journal, entry, self._memory, row, record, self, policies, settings, handles
+        )
+
+    def _use_policy(self, ids: Ids, row: int) -> None:
+        slots = self._memory.slots_of(ids)
+        policy = self._settings[row].policy
+        handles = [
+            (handle, replace(handle._setting, policy=policy))
+            for _, handle in self._handles_of(ids, slots)
+        ]
+        entry = None if self._journal is None else self._journal.entry_of_use_policy(ids, row)
+        _commit.use_policy(self._journal, entry, self._memory, slots, row, handles)
+
+    # --- handles ---------------------------------------------------------------------------------
+    def _handles_of(self, ids: Ids, slots: Slots) -> list[tuple[int, Session]]:
+        """`Session` objects that stand for some of these sessions, with their place."""
+        if not self._handles:
+            return []
+        return [
+            (place, self._handles[int(ids[place])])
+            for place in self._memory.places_watched(slots)
+        ]
+
+    def _to_show(
+        self, handles: Sequence[tuple[int, Session]]
+    ) -> list[tuple[int, Session, Decision]]:
+        """The handles, each with a decision that is still to be taken."""
+        return [
+            (place, handle, Decision(_step.DecisionRecord(), handle._setting))
+            for place, handle in handles
+        ]
+
+    def _policy_row(self, handle: Session) -> int:
+        return int(self._memory.sessions["policy"][_step.slot_of(handle.id)])
+
+    def _setting_rows(self, slots: Slots) -> NDArray[np.uint16]:
+        if len(self._settings) == 1:
+            return np.zeros(len(slots), np.uint16)
+        rows: NDArray[np.uint16] = self._memory.sessions["policy"][slots]
+        return rows

@@ -1,0 +1,162 @@
+# cython: language_level=3
+"""What changes a fleet: each function here is one change, all of it or nothing.
+
+Python has checked and prepared what a change needs. A function here first appends the change's
+entry to the fleet's journal, if it has one (None otherwise): ``journal.append(entry)``. If that
+raises, nothing changed. From then to its end it runs no Python code, so that no interrupt, no
+exception set from another thread and nobody else's call comes in between. (A stage written in
+Python is the exception, see `_spans.Span`.)
+
+Handles come as a list of (place, handle, decision): the place in the batch of the session that a
+`Session` stands for, and a `Decision` for it, which is filled in here.
+"""
+
+from cpython.object cimport PyObject_GenericSetAttr
+from libc.stdint cimport int8_t, int64_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+from records cimport Policy, Session
+from cellium_fast._memory cimport SlotTable
+from cellium_fast._records cimport Batch as BatchObject
+from cellium_fast._step cimport DecisionBase, Handle
+cimport step as formulas
+
+from cellium_fast import _feedback, _learning
+from cellium_fast._records import address_of
+from cellium_fast._spans import run_spans
+from cellium_fast._step import close_sessions, open_sessions
+
+cdef object finish = _learning.finish
+cdef object apply_increments = _learning.apply_increments
+cdef object count_closed = _learning.close_sessions
+cdef object take_user_message = _feedback.user_message
+
+
+cdef int write_ahead(journal, entry) except -1:
+    if journal is not None:
+        journal.append(entry)
+    return 0
+
+
+def open(
+    journal, entry, SlotTable memory not None, const int64_t[::1] slots, uint16_t policy,
+    uint16_t pool, bint private, const int64_t[::1] context_limit,
+    const uint32_t[::1] round_limit, list handles not None, dict known not None,
+):
+    """Open one session in each slot, as `Memory.slots_for` gave them.
+
+    `handles` of them become `known`, by their ids.
+    """
+    cdef Handle handle
+    write_ahead(journal, entry)
+    open_sessions(
+        memory.base.address, slots, memory.opened, policy, pool, private, context_limit,
+        round_limit,
+    )
+    memory.take(NULL if slots.shape[0] == 0 else &slots[0], slots.shape[0])
+    show_opening(memory, handles)
+    for _, handle, _ in handles:
+        memory.watch(formulas.slot_of(handle._id))
+        known[handle._id] = handle
+
+
+def close(
+    journal, entry, SlotTable memory not None, BatchObject batch not None,
+    const int64_t[::1] slots, const int8_t[::1] outcomes, list ids not None, dict known not None,
+):
+    """Close the sessions of a batch: they learn from what is pending, their pools count them.
+
+    `batch` has increments of nothing, before and after; those of `ids` are no longer `known`.
+    """
+    write_ahead(journal, entry)
+    finish(batch, outcomes)
+    apply_increments([batch], len(memory.base.pools))
+    count_closed(batch, slots.shape[0])
+    close_sessions(batch.address, slots.shape[0])
+    memory.give_back(NULL if slots.shape[0] == 0 else &slots[0], slots.shape[0])
+    for id in ids:
+        known.pop(id, None)
+
+
+def step(
+    journal, entry, SlotTable memory not None, BatchObject batch not None, list spans not None,
+    set helpers not None, names, dict tools not None, dict errors not None, list handles not None,
+):
+    """Take a batch, cut into spans, through the stages; its pools learn what each span did.
+
+    Each span has increments of its own, of nothing. They are sums of integers, so neither the
+    number of spans nor their order shows in the total: the answer does not depend on it.
+    """
+    cdef Handle handle
+    cdef DecisionBase decision
+    cdef Py_ssize_t place
+    problem = None
+    write_ahead(journal, entry)
+    try:
+        run_spans(spans, helpers)
+    except BaseException as error:      # an interrupt while it waited: all were stepped
+        problem = error
+    apply_increments([span.batch for span in spans], len(memory.base.pools))
+    if tools or errors:
+        names.add(tools, errors)
+    for place, handle, decision in handles:
+        formulas.read_outcome(&batch.batch, place, &decision._record.outcome)
+        handle._decision = decision
+    if problem is not None:
+        raise problem
+
+
+def user_message(
+    journal, entry, SlotTable memory not None, BatchObject batch not None, Py_ssize_t count,
+    list handles not None,
+):
+    """A real user message reached the first `count` sessions of a batch."""
+    write_ahead(journal, entry)
+    take_user_message(batch, count)
+    show_opening(memory, handles)
+
+
+def compacted(journal, entry):
+    """The context of sessions was compacted: nothing changes, but for the journal."""
+    write_ahead(journal, entry)
+
+
+def set_policy(
+    journal, entry, SlotTable memory not None, Py_ssize_t row, record, fleet,
+    dict policies not None, list settings not None, list handles not None,
+):
+    """Replace the policy of a row; `handles` are pairs of a handle and its new setting."""
+    cdef size_t source = address_of(record)
+    cdef const Policy* place = &memory.base.batch.policies[row]
+    cdef Handle handle
+    write_ahead(journal, entry)
+    memcpy(<void*> place, <void*> source, sizeof(Policy))
+    PyObject_GenericSetAttr(fleet, "_policies", policies)
+    PyObject_GenericSetAttr(fleet, "_settings", settings)
+    for handle, setting in handles:
+        handle._setting = setting
+
+
+def use_policy(
+    journal, entry, SlotTable memory not None, const int64_t[::1] slots, uint16_t row,
+    list handles not None,
+):
+    """Put the sessions in these slots under the policy of a row; `handles` as in `set_policy`."""
+    cdef Handle handle
+    cdef Py_ssize_t i
+    write_ahead(journal, entry)
+    for i in range(slots.shape[0]):
+        memory.base.batch.sessions[slots[i]].policy = row
+    for handle, setting in handles:
+        handle._setting = setting
+
+
+cdef int show_opening(SlotTable memory, list handles) except -1:
+    # Handles show decision 0.
+    cdef Handle handle
+    cdef DecisionBase decision
+    cdef const Session* session
+    for _, handle, decision in handles:
+        session = &memory.base.batch.sessions[formulas.slot_of(handle._id)]
+        formulas.describe_opening(session, &decision._record.outcome)
+        handle._decision = decision
+    return 0
