@@ -1,4 +1,4 @@
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,8 @@ from cellium_fast.names import Names
 from cellium_fast.policy import Policy
 from cellium_fast.session import Session
 
-class Journal(Protocol):
-    def append(self, entry: Any, /) -> object: ...
-
 def open(
-    journal: Journal | None,
+    journal: Any,
     entry: object,
     memory: SlotTable,
     slots: NDArray[np.int64],
@@ -26,23 +23,32 @@ def open(
     round_limit: NDArray[np.uint32],
     handles: list[tuple[int, Session, Decision]],
     known: dict[int, Session],
+    victims: tuple[Batch, NDArray[np.int64], NDArray[np.int8], list[Session]] | None,
+) -> None: ...
+def attach(
+    journal: Any,
+    entry: object,
+    memory: SlotTable,
+    handles: list[tuple[int, Session, Decision]],
+    known: dict[int, Session],
 ) -> None: ...
 def close(
-    journal: Journal | None,
+    journal: Any,
     entry: object,
     memory: SlotTable,
     batch: Batch,
     slots: NDArray[np.int64],
     outcomes: NDArray[np.int8],
-    ids: list[int],
+    handles: list[Session],
     known: dict[int, Session],
 ) -> None: ...
 def step(
-    journal: Journal | None,
+    journal: Any,
     entry: object,
     memory: SlotTable,
     batch: Batch,
     spans: list[Span],
+    slots: NDArray[np.int64],
     helpers: set[int],
     names: Names,
     tools: dict[int, str],
@@ -50,16 +56,16 @@ def step(
     handles: list[tuple[int, Session, Decision]],
 ) -> None: ...
 def user_message(
-    journal: Journal | None,
+    journal: Any,
     entry: object,
     memory: SlotTable,
     batch: Batch,
     count: int,
     handles: list[tuple[int, Session, Decision]],
 ) -> None: ...
-def compacted(journal: Journal | None, entry: object) -> None: ...
+def compacted(journal: Any, entry: object) -> None: ...
 def set_policy(
-    journal: Journal | None,
+    journal: Any,
     entry: object,
     memory: SlotTable,
     row: int,
@@ -70,7 +76,7 @@ def set_policy(
     handles: list[tuple[Session, Setting]],
 ) -> None: ...
 def use_policy(
-    journal: Journal | None,
+    journal: Any,
     entry: object,
     memory: SlotTable,
     slots: NDArray[np.int64],

@@ -100,6 +100,8 @@ class Stepper:
     ) -> None: ...
 
 class Handle:
+    _evicted: bool
+
     def step(self, round: Round) -> Decision: ...
     @property
     def done(self) -> bool: ...
@@ -115,7 +117,7 @@ def open_sessions(
     round_limit: NDArray[np.uint32],
 ) -> None: ...
 def ids_of(
-    batch_address: int, slots: NDArray[np.int64], ids: NDArray[np.int64]
+    batch_address: int, slots: NDArray[np.int64], opening: bool, ids: NDArray[np.int64]
 ) -> None: ...
 def find_slots(
     batch_address: int, used: int, ids: NDArray[np.int64], slots: NDArray[np.int64]

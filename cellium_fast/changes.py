@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _commit, _spans, _step, pipeline
+from cellium_fast import _commit, _records, _spans, _step, pipeline
 from cellium_fast.decision import Decision, Decisions, Setting
+from cellium_fast.errors import SessionError, shown
 from cellium_fast.memory import Memory, Slots
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
@@ -40,12 +41,13 @@ class Changes:
 
     def __init__(
         self, policies: Mapping[str, Policy], pools: Mapping[str, Posterior], seed: int,
-        threads: int,
+        threads: int, max_sessions: int | None,
     ) -> None:
         self._policies = dict(policies)
         self._pools = dict(pools)
         self._threads = threads
-        self._memory = Memory(policies, pools, seed)
+        self._max_sessions = max_sessions
+        self._memory = Memory(policies, pools, seed, max_sessions)
         self._names = Names()
         self._settings = [Setting(policy, self._names) for policy in policies.values()]
         self._handles: dict[int, Session] = {}
@@ -62,48 +64,80 @@ class Changes:
     def _open(
         self, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32], rows: Rows
     ) -> Ids:
-        slots = self._memory.slots_for(len(context_limit))
-        ids = self._memory.ids_of(slots)
-        self._commit_open(slots, context_limit, round_limit, rows, [])
+        victims = self._memory.victims_of(len(context_limit))
+        slots = self._memory.slots_for(len(context_limit), victims)
+        ids = self._memory.ids_of(slots, opening=True)
+        self._commit_open(slots, context_limit, round_limit, rows, [], victims)
         return ids
 
     def _open_session(
         self, name: str, tools: tuple[str, ...], context_limit: NDArray[np.int64],
         round_limit: NDArray[np.uint32], rows: Rows,
     ) -> Session:
-        slots = self._memory.slots_for(1)
+        victims = self._memory.victims_of(1)
+        slots = self._memory.slots_for(1, victims)
         self._memory.make_room_for_watched()
-        session_id = int(self._memory.ids_of(slots)[0])
+        session_id = int(self._memory.ids_of(slots, opening=True)[0])
         handle = Session(
             cast("Fleet", self), session_id, name, tools, self._settings[rows.policy]
         )
-        self._commit_open(slots, context_limit, round_limit, rows, [handle])
+        self._commit_open(slots, context_limit, round_limit, rows, [handle], victims)
         return handle
 
     def _commit_open(
         self, slots: Slots, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32],
-        rows: Rows, handles: list[Session],
+        rows: Rows, handles: list[Session], victims: Slots,
     ) -> None:
+        closing = None
+        if len(victims):
+            evicted = self._handles_in(victims)
+            outcomes = np.full(len(victims), -1, np.int8)
+            closing = (self._closing(victims), victims, outcomes, evicted)
         entry = None if self._journal is None else self._journal.entry_of_open(
             context_limit, round_limit, rows, handles
         )
         _commit.open(
             self._journal, entry, self._memory, slots, *rows, context_limit, round_limit,
-            self._to_show(list(enumerate(handles))), self._handles,
+            self._to_show(list(enumerate(handles))), self._handles, closing,
         )
+
+    def _attach_id(self, session_id: int) -> Session:
+        slot = self._memory.slot_of(session_id)
+        known = self._handles.get(session_id)
+        if known is not None:
+            return known
+        self._memory.make_room_for_watched()
+        policy = int(self._memory.sessions["policy"][slot])
+        handle = Session(cast("Fleet", self), session_id, "", (), self._settings[policy])
+        entry = None if self._journal is None else self._journal.entry_of_attach(session_id)
+        _commit.attach(
+            self._journal, entry, self._memory, self._to_show([(0, handle)]), self._handles
+        )
+        return handle
+
+    def _attach_name(self, name: str) -> Session:
+        for handle in reversed(self._handles.values()):
+            if handle.name == name:
+                return handle
+        raise SessionError(f"session: none that is open is called {shown(name)}")
 
     def _close(self, ids: Ids, outcomes: NDArray[np.int8]) -> None:
         slots = self._memory.slots_of(ids)
-        self._memory.make_room_for_free(len(slots))
         # Held until the end: with a handle may go objects of the user's, and their finalizers.
-        handles = self._handles_of(ids, slots)
-        batch = self._memory.batch(slots)
-        batch.set_increments(self._increments)
+        handles = self._handles_in(slots)
+        batch = self._closing(slots)
         entry = None if self._journal is None else self._journal.entry_of_close(ids, outcomes)
         _commit.close(
             self._journal, entry, self._memory, batch, slots, outcomes,
-            [handle.id for _, handle in handles], self._handles,
+            handles, self._handles,
         )
+
+    def _closing(self, slots: Slots) -> _records.Batch:
+        """A batch of sessions to close, for which there is room among the free ones."""
+        self._memory.make_room_for_free(len(slots))
+        batch = self._memory.batch(slots)
+        batch.set_increments(self._increments)
+        return batch
 
     def _step(
         self, ids: Ids, rounds: RoundBatch, columns: dict[str, NDArray[Any]],
@@ -118,7 +152,7 @@ class Changes:
             result = out
             result.concern(setting_rows, self._settings)
         # A handle's decision can be asked for anything.
-        handles = self._handles_of(ids, slots)
+        handles = self._handles_of(slots)
         decisions = Decisions(len(slots), setting_rows, self._settings) if handles else result
         batch = self._memory.batch(slots, columns)
         batch.set_output(**decisions.columns())
@@ -127,8 +161,8 @@ class Changes:
             ids, columns, tools, errors
         )
         _commit.step(
-            self._journal, entry, self._memory, batch, spans, self._lock.helpers, self._names,
-            tools, errors, self._to_show(handles),
+            self._journal, entry, self._memory, batch, spans, slots, self._lock.helpers,
+            self._names, tools, errors, self._to_show(handles),
         )
         if decisions is not result:
             result.copy_from(decisions)
@@ -136,7 +170,7 @@ class Changes:
 
     def _user_message(self, ids: Ids) -> None:
         slots = self._memory.slots_of(ids)
-        handles = self._to_show(self._handles_of(ids, slots))
+        handles = self._to_show(self._handles_of(slots))
         entry = None if self._journal is None else self._journal.entry_of_user_message(ids)
         _commit.user_message(
             self._journal, entry, self._memory, self._memory.batch(slots), len(slots), handles
@@ -167,20 +201,25 @@ class Changes:
         policy = self._settings[row].policy
         handles = [
             (handle, replace(handle._setting, policy=policy))
-            for _, handle in self._handles_of(ids, slots)
+            for handle in self._handles_in(slots)
         ]
         entry = None if self._journal is None else self._journal.entry_of_use_policy(ids, row)
         _commit.use_policy(self._journal, entry, self._memory, slots, row, handles)
 
     # --- handles ---------------------------------------------------------------------------------
-    def _handles_of(self, ids: Ids, slots: Slots) -> list[tuple[int, Session]]:
-        """`Session` objects that stand for some of these sessions, with their place."""
+    def _handles_of(self, slots: Slots) -> list[tuple[int, Session]]:
+        """`Session` objects that stand for some of these open sessions, with their place."""
         if not self._handles:
             return []
+        places = self._memory.places_watched(slots)
+        ids = self._memory.ids_of(slots[places]).tolist()
         return [
-            (place, self._handles[int(ids[place])])
-            for place in self._memory.places_watched(slots)
+            (place, self._handles[session_id])
+            for place, session_id in zip(places, ids, strict=True)
         ]
+
+    def _handles_in(self, slots: Slots) -> list[Session]:
+        return [handle for _, handle in self._handles_of(slots)]
 
     def _to_show(
         self, handles: Sequence[tuple[int, Session]]

@@ -35,6 +35,10 @@ class Fleet(Changes):
     threads
         Threads a batch step may use, this one included; None: as many as there are CPUs that this
         process may use. Only large batches use more than one. The decisions do not depend on it.
+    max_sessions
+        How many may be open, >= 1. To open one more closes, without an outcome, the one that was
+        opened or stepped longest ago: sessions that nobody closes take no memory for ever. None:
+        any number.
 
     Raises
     ------
@@ -59,15 +63,19 @@ class Fleet(Changes):
         policies: Mapping[str, Policy | str] | None = None,
         pools: Sequence[str] | Mapping[str, Posterior] | None = None,
         threads: int | None = None,
+        max_sessions: int | None = None,
     ) -> None:
         seed = checks.whole_number("seed", seed, 0, 2**64 - 1)
         workers = (
             arguments.usable_cpus() if threads is None
             else checks.whole_number("threads", threads, 1, 1024)
         )
+        most = None if max_sessions is None else checks.whole_number(
+            "max_sessions", max_sessions, 1, 2**31 - 1
+        )
         named = arguments.named_policies(policies)
         first = next(iter(named.values()))
-        super().__init__(named, arguments.named_pools(pools, first.posterior), seed, workers)
+        super().__init__(named, arguments.named_pools(pools, first.posterior), seed, workers, most)
 
     # --- opening and closing ---------------------------------------------------------------------
     def open(
@@ -107,7 +115,7 @@ class Fleet(Changes):
         >>> Fleet().open(3, round_limit=20)
         array([0, 1, 2])
         """
-        count = checks.whole_number("count", count, 0, 2**31 - 1)
+        count = checks.whole_number("count", count, 0, self._max_sessions or 2**31 - 1)
         limits = arguments.opening_limits(count, context_limit, round_limit)
         rows = self._opening_rows(policy, pool, private)
         return self._lock.run(self._open, *limits, rows)
@@ -181,6 +189,31 @@ class Fleet(Changes):
         checked = arguments.session_ids(ids)
         outcomes = arguments.outcomes(success, len(checked))
         self._lock.run(self._close, checked, outcomes)
+
+    def attach(self, session: int | str) -> Session:
+        """The handle of an open session, by its id or name.
+
+        The fleet keeps the handles that `session` gave until the sessions close. Of a session
+        opened by `open`, a handle is made; its decision is continue until the next step. A name
+        means the newest session of that name.
+
+        Raises
+        ------
+        SessionError
+            No such session is open.
+
+        Examples
+        --------
+        >>> from cellium_fast import Fleet
+        >>> fleet = Fleet()
+        >>> first = fleet.session("ticket-4711")
+        >>> fleet.attach("ticket-4711") is fleet.attach(first.id) is first
+        True
+        """
+        if isinstance(session, str):
+            return self._lock.run(self._attach_name, session)
+        session_id = checks.whole_number("session", session, 0, arguments.MAX_TOKENS)
+        return self._lock.run(self._attach_id, session_id)
 
     # --- stepping --------------------------------------------------------------------------------
     def step(
@@ -322,6 +355,24 @@ class Fleet(Changes):
     def __len__(self) -> int:
         """Open sessions."""
         return self._memory.open_count
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """(N,) int64 ids of the open sessions, in the order of their opening."""
+        return self._lock.run(self._ids)
+
+    def _ids(self) -> NDArray[np.int64]:
+        return self._memory.ids_of(self._memory.open_slots())
+
+    @property
+    def max_sessions(self) -> int | None:
+        """How many sessions may be open; None: any number."""
+        return self._max_sessions
+
+    @property
+    def evicted(self) -> int:
+        """Sessions that were closed so far because there were `max_sessions` others."""
+        return self._memory.evicted
 
     @property
     def policies(self) -> dict[str, Policy]:

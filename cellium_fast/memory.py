@@ -34,9 +34,11 @@ class Memory(_memory.SlotTable):
     """
 
     def __init__(
-        self, policies: Mapping[str, Policy], pools: Mapping[str, Posterior], seed: int
+        self, policies: Mapping[str, Policy], pools: Mapping[str, Posterior], seed: int,
+        max_sessions: int | None = None,
     ) -> None:
         self._seed = seed
+        self._max_sessions = max_sessions
         policy_rows: NDArray[Any] = np.zeros(len(policies), _records.POLICY)
         for place, policy in enumerate(policies.values()):
             policy_rows[place] = policy.record()[0]
@@ -47,6 +49,9 @@ class Memory(_memory.SlotTable):
             row["beta"] = posterior.beta
         self.hold_free(np.empty(0, np.int64))
         self.hold_watched(np.zeros(0, np.bool_))
+        if max_sessions is not None:
+            self.hold_last_use(np.zeros(FIRST_CAPACITY, np.uint64))
+            self.hold_queue(np.empty(0, np.int64))
         self.base = self._batch_of(_in_whole_lines(FIRST_CAPACITY), policy_rows, pool_rows)
 
     @property
@@ -72,23 +77,50 @@ class Memory(_memory.SlotTable):
         batch.set_input(slots=slots, **(columns or {}))
         return batch
 
-    def slots_for(self, count: int) -> Slots:
-        """Slots for new sessions, not yet taken: the free ones first, the last freed before all."""
-        again = min(count, self.free_count)
+    def slots_for(self, count: int, victims: Slots) -> Slots:
+        """Slots for new sessions, not yet taken: the free ones first, the last freed before all.
+
+        That is once the sessions in the slots of the victims are closed.
+        """
+        free = self.free[: self.free_count]
+        if len(victims):
+            closed_before = self.sessions["generation"][victims]
+            free = np.concatenate([free, victims[closed_before + 1 < _memory.LAST_GENERATION]])
+        again = min(count, len(free))
         end = self.used + count - again
         if end > len(self.sessions):
-            sessions = _in_whole_lines(max(2 * len(self.sessions), end))
-            sessions[: self.used] = self.sessions[: self.used]
-            self.base = self._batch_of(sessions, self.policies, self.pools)
+            self._grow(max(2 * len(self.sessions), end))
         slots = np.empty(count, np.int64)
-        slots[:again] = self.free[self.free_count - again : self.free_count][::-1]
+        slots[:again] = free[len(free) - again :][::-1]
         slots[again:] = np.arange(self.used, end)
         return slots
 
-    def ids_of(self, slots: Slots) -> NDArray[np.int64]:
-        """Ids of the sessions in these slots, open or to be opened."""
+    def victims_of(self, count: int) -> Slots:
+        """Slots of the sessions that have to go if so many more are opened.
+
+        They are those that were opened or stepped longest ago; of several in one call, the one
+        that was opened first.
+        """
+        over = 0 if self._max_sessions is None else self.open_count + count - self._max_sessions
+        slots = np.empty(max(over, 0), np.int64)
+        if over > 0 and self.unused_longest(slots) < over:
+            # Sorted once for many calls: who was not used since keeps the place.
+            open_slots = np.flatnonzero(self.sessions["flags"][: self.used])
+            last_use = np.asarray(self.last_use)[open_slots]
+            order = np.lexsort((self.sessions["uid"][open_slots], last_use))
+            self.hold_queue(open_slots[order])
+            self.unused_longest(slots)
+        return slots
+
+    def open_slots(self) -> Slots:
+        """Slots of the open sessions, in the order of their opening."""
+        slots = np.flatnonzero(self.sessions["flags"][: self.used])
+        return slots[np.argsort(self.sessions["uid"][slots])]
+
+    def ids_of(self, slots: Slots, opening: bool = False) -> NDArray[np.int64]:
+        """Ids of the open sessions in these slots; of those to be opened there, with `opening`."""
         ids = np.empty(len(slots), np.int64)
-        _step.ids_of(self.base.address, slots, ids)
+        _step.ids_of(self.base.address, slots, opening, ids)
         return ids
 
     def make_room_for_free(self, count: int) -> None:
@@ -128,9 +160,14 @@ class Memory(_memory.SlotTable):
             raise SessionError(f"ids[{where}]: {_what_is_wrong(problem, int(ids[where]))}")
         return slots
 
-    def slot_of(self, session_id: int) -> int:
+    def slot_of(self, session_id: int, evicted: bool = False) -> int:
         """Slot of one open session; SessionError as in `slots_of`."""
         problem = _step.check_id(self.base.address, self.used, session_id)
+        if problem == _step.ID_CLOSED and evicted:
+            raise SessionError(
+                f"session: session {session_id} is closed: the fleet has room for "
+                f"{self._max_sessions} sessions, and this one was used longest ago; open a new one"
+            )
         if problem != _step.ID_OK:
             raise SessionError(f"session: {_what_is_wrong(problem, session_id)}")
         return _step.slot_of(session_id)
@@ -138,6 +175,15 @@ class Memory(_memory.SlotTable):
     def is_open(self, session_id: int) -> bool:
         """Whether the id names an open session."""
         return _step.check_id(self.base.address, self.used, session_id) == _step.ID_OK
+
+    def _grow(self, capacity: int) -> None:
+        sessions = _in_whole_lines(capacity)
+        sessions[: self.used] = self.sessions[: self.used]
+        if self.last_use is not None:
+            last_use = np.zeros(capacity, np.uint64)
+            last_use[: self.used] = self.last_use[: self.used]
+            self.hold_last_use(last_use)
+        self.base = self._batch_of(sessions, self.policies, self.pools)
 
     def _batch_of(
         self, sessions: NDArray[Any], policies: NDArray[Any], pools: NDArray[Any]

@@ -12,7 +12,7 @@ Handles come as a list of (place, handle, decision): the place in the batch of t
 """
 
 from cpython.object cimport PyObject_GenericSetAttr
-from libc.stdint cimport int8_t, int64_t, uint16_t, uint32_t
+from libc.stdint cimport int8_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from records cimport Policy, Session
 from cellium_fast._memory cimport SlotTable
@@ -40,19 +40,37 @@ cdef int write_ahead(journal, entry) except -1:
 def open(
     journal, entry, SlotTable memory not None, const int64_t[::1] slots, uint16_t policy,
     uint16_t pool, bint private, const int64_t[::1] context_limit,
-    const uint32_t[::1] round_limit, list handles not None, dict known not None,
+    const uint32_t[::1] round_limit, list handles not None, dict known not None, victims,
 ):
     """Open one session in each slot, as `Memory.slots_for` gave them.
 
-    `handles` of them become `known`, by their ids.
+    `handles` of them become `known`, by their ids. Before, sessions close that have to go for
+    them: `victims` is their batch, slots, outcomes (none is told) and handles; None: nobody has to.
     """
     cdef Handle handle
     write_ahead(journal, entry)
+    if victims is not None:
+        batch, closed, outcomes, evicted = victims
+        close_batch(memory, batch, closed, outcomes, evicted, known)
+        memory.evicted += <uint64_t> len(closed)
+        for handle in evicted:
+            handle._evicted = True
     open_sessions(
         memory.base.address, slots, memory.opened, policy, pool, private, context_limit,
         round_limit,
     )
-    memory.take(NULL if slots.shape[0] == 0 else &slots[0], slots.shape[0])
+    memory.take(slots.shape[0])
+    memory.use(slots)
+    show_opening(memory, handles)
+    for _, handle, _ in handles:
+        memory.watch(formulas.slot_of(handle._id))
+        known[handle._id] = handle
+
+
+def attach(journal, entry, SlotTable memory not None, list handles not None, dict known not None):
+    """`handles` of sessions that are open become `known`, by their ids."""
+    cdef Handle handle
+    write_ahead(journal, entry)
     show_opening(memory, handles)
     for _, handle, _ in handles:
         memory.watch(formulas.slot_of(handle._id))
@@ -61,25 +79,36 @@ def open(
 
 def close(
     journal, entry, SlotTable memory not None, BatchObject batch not None,
-    const int64_t[::1] slots, const int8_t[::1] outcomes, list ids not None, dict known not None,
+    const int64_t[::1] slots, const int8_t[::1] outcomes, list handles not None,
+    dict known not None,
 ):
     """Close the sessions of a batch: they learn from what is pending, their pools count them.
 
-    `batch` has increments of nothing, before and after; those of `ids` are no longer `known`.
+    `batch` has increments of nothing, before and after. Their handles are no longer `known`.
     """
     write_ahead(journal, entry)
+    close_batch(memory, batch, slots, outcomes, handles, known)
+
+
+cdef int close_batch(
+    SlotTable memory, BatchObject batch, const int64_t[::1] slots, const int8_t[::1] outcomes,
+    list handles, dict known,
+) except -1:
+    cdef Handle handle
     finish(batch, outcomes)
     apply_increments([batch], len(memory.base.pools))
     count_closed(batch, slots.shape[0])
     close_sessions(batch.address, slots.shape[0])
-    memory.give_back(NULL if slots.shape[0] == 0 else &slots[0], slots.shape[0])
-    for id in ids:
-        known.pop(id, None)
+    memory.give_back(slots)
+    for handle in handles:
+        known.pop(handle._id, None)
+    return 0
 
 
 def step(
     journal, entry, SlotTable memory not None, BatchObject batch not None, list spans not None,
-    set helpers not None, names, dict tools not None, dict errors not None, list handles not None,
+    const int64_t[::1] slots, set helpers not None, names, dict tools not None,
+    dict errors not None, list handles not None,
 ):
     """Take a batch, cut into spans, through the stages; its pools learn what each span did.
 
@@ -96,6 +125,7 @@ def step(
     except BaseException as error:      # an interrupt while it waited: all were stepped
         problem = error
     apply_increments([span.batch for span in spans], len(memory.base.pools))
+    memory.use(slots)
     if tools or errors:
         names.add(tools, errors)
     for place, handle, decision in handles:

@@ -4,12 +4,13 @@
 Preparing a change only makes room; the change itself is C, so that nobody sees half of it.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from records cimport SESSION_OPEN
 
 from cellium_fast._records import address_of
 
-cdef enum:
-    LAST_GENERATION = 0x7FFFFFFF    # a slot closed that often is given up: its ids have run out
+LAST_GENERATION = 0x7FFFFFFF        # a slot closed that often is given up: its ids have run out
+cdef uint32_t MOST_CLOSED = LAST_GENERATION
 
 
 cdef class SlotTable:
@@ -25,8 +26,11 @@ cdef class SlotTable:
         The slots of closed sessions in the first places, the last one to be used first.
     watched
         Whether a `Session` object stands for a slot's session; as long as it has to be.
-    opened, open_count
-        Sessions opened so far, and those among them that are open.
+    opened, open_count, evicted
+        Sessions opened so far; those among them that are open; those that had to go for others.
+    calls, last_use
+        Where the number of sessions is limited: calls so far that opened or stepped sessions, and
+        the newest of them for each slot. Else 0 and None.
     """
 
     def hold_free(self, free):
@@ -42,23 +46,74 @@ cdef class SlotTable:
         self.watched_slots = <char*> address
         self.watched_size = len(watched)
 
-    cdef void take(self, const int64_t* slots, int64_t count) noexcept:
-        # These slots, as `Memory.slots_for` gave them, have new sessions.
+    def hold_last_use(self, last_use):
+        """Keep in this array (uint64, one for each slot) in which call each slot was used last."""
+        cdef size_t address = address_of(last_use)
+        self.last_use = last_use
+        self.use_of_slots = <uint64_t*> address
+
+    def hold_queue(self, queue):
+        """Keep this array (int64): slots in use, the one used longest ago first."""
+        cdef size_t address = address_of(queue)
+        self.queue = queue
+        self.queued = <const int64_t*> address
+        self.queue_size = len(queue)
+        self.queue_place = 0
+        self.queued_at = self.calls
+
+    def unused_longest(self, int64_t[::1] slots):
+        """Fill `slots` with those used longest ago, from the queue; returns how many it has.
+
+        Who was used since it was made stands no longer in its place, and is passed over for good.
+        """
+        cdef int64_t place = self.queue_place
+        cdef int64_t found = 0
+        cdef int64_t slot
+        while place < self.queue_size and found < slots.shape[0]:
+            slot = self.queued[place]
+            if (
+                self.base.batch.sessions[slot].flags & SESSION_OPEN
+                and self.use_of_slots[slot] <= self.queued_at
+            ):
+                slots[found] = slot
+                found += 1
+            elif found == 0:
+                self.queue_place = place + 1
+            place += 1
+        return found
+
+    cdef void take(self, int64_t count) noexcept:
+        # So many slots, as `Memory.slots_for` gave them, have new sessions.
         cdef int64_t again = min(count, self.free_count)
         self.free_count -= again
         self.used += count - again
         self.opened += <uint64_t> count
         self.open_count += count
 
-    cdef void give_back(self, const int64_t* slots, int64_t count) noexcept:
+    cdef void use(self, const int64_t[::1] slots) noexcept:
+        # A call used these slots.
+        cdef Py_ssize_t i
+        if self.use_of_slots != NULL:
+            self.calls += 1
+            for i in range(slots.shape[0]):
+                self.use_of_slots[slots[i]] = self.calls
+
+    cdef void use_one(self, int64_t slot) noexcept:
+        if self.use_of_slots != NULL:
+            self.calls += 1
+            self.use_of_slots[slot] = self.calls
+
+    cdef void give_back(self, const int64_t[::1] slots) noexcept:
         # The sessions of these slots are closed; there is room for as many in `free`.
-        cdef int64_t i
-        self.open_count -= count
-        for i in range(count):
-            if slots[i] < self.watched_size:
-                self.watched_slots[slots[i]] = 0
-            if self.base.batch.sessions[slots[i]].generation < LAST_GENERATION:
-                self.free_slots[self.free_count] = slots[i]
+        cdef int64_t slot
+        cdef Py_ssize_t i
+        self.open_count -= slots.shape[0]
+        for i in range(slots.shape[0]):
+            slot = slots[i]
+            if slot < self.watched_size:
+                self.watched_slots[slot] = 0
+            if self.base.batch.sessions[slot].generation < MOST_CLOSED:
+                self.free_slots[self.free_count] = slot
                 self.free_count += 1
 
     cdef void watch(self, int64_t slot) noexcept:

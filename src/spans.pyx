@@ -10,9 +10,9 @@ fleet's memory.
 import os
 from _thread import start_new_thread
 from queue import SimpleQueue
-from threading import Lock, RLock
+from threading import Lock
 from time import sleep
-from weakref import WeakSet
+from weakref import ref
 
 from cellium_fast.errors import ReentryError
 
@@ -32,19 +32,21 @@ cdef class Turn:
     cdef object wait
     cdef object let_go
     cdef unsigned long holder       # 0: nobody
+    cdef unsigned long number
     cdef readonly set helpers
     cdef object __weakref__
 
     def __cinit__(self):
         self.renew()
-        self.helpers = set()
         follow_forks(self)
 
-    cdef renew(self):
+    cpdef renew(self):
+        """Be nobody's turn, with a lock that no thread waits for."""
         lock = Lock()
         self.wait = lock.acquire
         self.let_go = lock.release
         self.holder = 0
+        self.helpers = set()
 
     cdef bint is_mine(self):
         cdef unsigned long me = PyThread_get_thread_ident()
@@ -65,6 +67,11 @@ cdef class Turn:
         self.holder = 0
         self.let_go()
 
+    cpdef wait_for_helpers(self):
+        """Wait until no thread helps the holder, who calls this."""
+        while self.holder == PyThread_get_thread_ident() and self.helpers:
+            sleep(0.001)
+
     def run(self, function, *arguments):
         """Call a function in this turn."""
         self.acquire()
@@ -77,59 +84,59 @@ cdef class Turn:
 cdef class Forks:
     """Lets a process fork only while no thread is in a turn but, at most, the one that forks."""
 
-    cdef object turns
-    cdef object changing        # held while the turns change, or a fork is underway
-    cdef list taken
+    cdef set turns          # weak references
+    cdef unsigned long made
+    cdef dict taken         # turns taken for a fork, by the thread that forks
 
     def __cinit__(self):
-        self.turns = WeakSet()
-        self.changing = RLock()
+        self.turns = set()
+        self.taken = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
                 before=self.before, after_in_parent=self.in_parent, after_in_child=self.in_child
             )
 
-    cdef add(self, Turn turn):
-        self.changing.acquire()
-        try:
-            self.turns.add(turn)
-        finally:
-            self.changing.release()
+    cdef list alive(self):
+        # In the order of their making: two threads that fork take them in the same one.
+        cdef list turns = [reference() for reference in list(self.turns)]
+        return sorted([turn for turn in turns if turn is not None], key=number_of)
 
     def before(self):
         """Take every turn."""
         cdef Turn turn
-        problem = insist(self.changing.acquire)
-        self.taken = []
-        for turn in list(self.turns):
-            if turn.is_mine():
-                # By a signal handler or finalizer: the child goes on with the call, but without
-                # the threads that help.
-                while turn.helpers and PyThread_get_thread_ident() == turn.holder:
-                    interrupted = insist(rest)
-                    problem = interrupted if problem is None else problem
-                continue
-            interrupted = insist(turn.wait)
+        cdef list taken = []
+        problem = None
+        for turn in self.alive():
+            if not turn.is_mine():
+                interrupted = insist(turn.acquire)
+                taken.append(turn)
+            else:
+                # The child goes on with the call, but without the threads that help.
+                interrupted = insist(turn.wait_for_helpers)
             problem = interrupted if problem is None else problem
-            self.taken.append(turn)
+        self.taken[PyThread_get_thread_ident()] = taken
         if problem is not None:
             raise problem       # which Python shows, and goes on
 
     def in_parent(self):
         """Give the turns back."""
         cdef Turn turn
-        for turn in self.taken:
-            turn.let_go()
-        self.taken = []
-        self.changing.release()
+        for turn in self.taken.pop(PyThread_get_thread_ident(), ()):
+            turn.release()
 
     def in_child(self):
         """Make the turns anew: who waited for one in the parent does not exist here."""
         cdef Turn turn
-        for turn in self.taken:
-            turn.renew()
-        self.taken = []
-        self.changing = RLock()
+        taken = self.taken.pop(PyThread_get_thread_ident(), ())
+        self.taken.clear()
+        for turn in self.alive():
+            if turn in taken or not turn.is_mine():
+                turn.renew()
+
+
+def number_of(Turn turn not None):
+    """Turns made before this one."""
+    return turn.number
 
 
 cdef object insist(function):
@@ -144,11 +151,6 @@ cdef object insist(function):
             return problem
 
 
-def rest():
-    """Let other threads go on."""
-    sleep(0.001)
-
-
 cdef Forks forks = None
 
 
@@ -156,7 +158,9 @@ cdef int follow_forks(Turn turn) except -1:
     global forks
     if forks is None:
         forks = Forks()
-    forks.add(turn)
+    turn.number = forks.made
+    forks.made += 1
+    forks.turns.add(ref(turn, forks.turns.discard))
     return 0
 
 

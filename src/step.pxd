@@ -28,6 +28,11 @@ cdef inline int64_t id_of(const Session* session, int64_t slot) noexcept nogil:
     return <int64_t>session.generation << 32 | slot
 
 
+cdef inline int64_t next_id(const Session* session, int64_t slot) noexcept nogil:
+    # Of the session to be opened in this slot, once the one that may still be open is closed.
+    return id_of(session, slot) + (<int64_t>1 << 32 if session.flags & SESSION_OPEN else 0)
+
+
 cdef inline int64_t slot_of(int64_t id) noexcept nogil:
     return id & 0xFFFFFFFFu
 

@@ -50,13 +50,20 @@ def open_sessions(
             )
 
 
-def ids_of(size_t batch_address, const int64_t[::1] slots, int64_t[::1] ids):
-    """Fill `ids` with the ids of the sessions in these slots, open or to be opened."""
+def ids_of(size_t batch_address, const int64_t[::1] slots, bint opening, int64_t[::1] ids):
+    """Fill `ids` with the ids of the open sessions in these slots.
+
+    With `opening`, of those to be opened there next, once the ones that are still open are closed.
+    """
     cdef const Batch* batch = <const Batch*> batch_address
+    cdef const Session* session
     cdef Py_ssize_t i
     with nogil:
         for i in range(slots.shape[0]):
-            ids[i] = step.id_of(&batch.sessions[slots[i]], slots[i])
+            session = &batch.sessions[slots[i]]
+            ids[i] = (
+                step.next_id(session, slots[i]) if opening else step.id_of(session, slots[i])
+            )
 
 
 def find_slots(
@@ -207,12 +214,12 @@ cdef class Stepper:
         self.increments = <Increment*> address
         self.decision = decision
 
-    cdef const Batch* batch_of(self, int64_t id) except NULL:
+    cdef const Batch* batch_of(self, int64_t id, bint evicted) except NULL:
         # Where the sessions are, if this one is open. No Python code may run between this and its
         # use: the sessions move when there are more.
         cdef const Batch* batch = &self.memory.base.batch
         if step.check_id(batch.sessions, self.memory.used, id) != step.ID_OK:
-            self.memory.slot_of(id)     # says what is wrong
+            self.memory.slot_of(id, evicted)    # says what is wrong
         return batch
 
     cdef DecisionBase new_decision(self, setting):
@@ -278,17 +285,18 @@ cdef class Handle:
         cdef dict tools = NO_NAMES
         cdef dict errors = NO_NAMES
         unused, setting = self._unused, self._setting
-        stepper.batch_of(self._id)
+        stepper.batch_of(self._id, self._evicted)
         if used:
             unused, setting = self._after_using(used)
         if packer.has_names:
             tools, errors = stepper.names.missing(packer.new_tools, packer.new_errors)
         cdef DecisionBase decision = stepper.new_decision(setting)
-        batch = stepper.batch_of(self._id)
+        batch = stepper.batch_of(self._id, self._evicted)
         session = &batch.sessions[slot]
         # From here on no Python code runs: all of it happens, or nothing.
         if stepper.journal is not None:
             stepper.journal.append_round(self._id, packer)
+        stepper.memory.use_one(slot)
         step.step(
             batch, slot, <const Round*> address, stepper.increments, &decision._record.outcome
         )
@@ -311,7 +319,7 @@ cdef class Handle:
         cdef Stepper stepper = self.stepper
         stepper.acquire()
         try:
-            batch = stepper.batch_of(self._id)
+            batch = stepper.batch_of(self._id, self._evicted)
             return (batch.sessions[step.slot_of(self._id)].flags & SESSION_DONE) != 0
         finally:
             stepper.release()

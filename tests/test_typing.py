@@ -51,6 +51,8 @@ def declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
             names[node.name] = node
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names[node.target.id] = node
+        elif isinstance(node, ast.Assign):      # a type variable
+            assert ast.unparse(node.targets[0]).startswith("_"), ast.dump(node)
         else:
             assert isinstance(node, ast.Import | ast.ImportFrom), ast.dump(node)
     return names
@@ -58,10 +60,12 @@ def declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
 
 def parameters(node: Function) -> list[tuple[str, bool, bool]]:
     """Name, keyword-only, optional, of each parameter that a stub gives a function."""
-    assert not node.args.vararg and not node.args.kwarg, node.name
+    assert not node.args.kwarg, node.name
     plain = [*node.args.posonlyargs, *node.args.args]
     optional = [False] * (len(plain) - len(node.args.defaults)) + [True] * len(node.args.defaults)
     found = [(one.arg, False, has) for one, has in zip(plain, optional, strict=True)]
+    if node.args.vararg:
+        found.append((node.args.vararg.arg, False, False))
     named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     return found + [(one.arg, True, default is not None) for one, default in named]
 
@@ -120,6 +124,9 @@ def test_a_stub_has_the_members_of_its_classes(name: str) -> None:
         }
         assert sorted(members) == sorted(real), item
         for member, stub in members.items():
+            if isinstance(stub, ast.AnnAssign):     # can be set, too
+                assert inspect.isgetsetdescriptor(real[member]), member
+                continue
             assert isinstance(stub, Function)
             is_property = [ast.unparse(one) for one in stub.decorator_list] == ["property"]
             assert is_property == inspect.isgetsetdescriptor(real[member]), member

@@ -10,11 +10,22 @@ cdef class SlotTable:
     cdef public int64_t free_count
     cdef public uint64_t opened
     cdef public int64_t open_count
+    cdef public uint64_t calls
+    cdef public uint64_t evicted
     cdef readonly object free
     cdef readonly object watched
+    cdef readonly object last_use
+    cdef readonly object queue
     cdef int64_t* free_slots
     cdef char* watched_slots
     cdef int64_t watched_size
-    cdef void take(self, const int64_t* slots, int64_t count) noexcept
-    cdef void give_back(self, const int64_t* slots, int64_t count) noexcept
+    cdef uint64_t* use_of_slots
+    cdef const int64_t* queued
+    cdef uint64_t queued_at
+    cdef int64_t queue_place
+    cdef int64_t queue_size
+    cdef void take(self, int64_t count) noexcept
+    cdef void use(self, const int64_t[::1] slots) noexcept
+    cdef void use_one(self, int64_t slot) noexcept
+    cdef void give_back(self, const int64_t[::1] slots) noexcept
     cdef void watch(self, int64_t slot) noexcept

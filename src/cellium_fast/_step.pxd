@@ -25,7 +25,7 @@ cdef class Stepper:
     cdef type decision
     cdef object packer          # for the next step; None while one uses it
     cdef public object journal  # with `append_round(id, packer)`; None for a fleet without
-    cdef const Batch* batch_of(self, int64_t id) except NULL
+    cdef const Batch* batch_of(self, int64_t id, bint evicted) except NULL
     cdef DecisionBase new_decision(self, setting)
 
 
@@ -35,4 +35,5 @@ cdef class Handle:
     cdef public object _decision
     cdef public object _setting
     cdef public object _unused      # tools the agent has and has not used, a frozenset
+    cdef public bint _evicted       # closed by the fleet, for others
     cdef DecisionBase take(self, packer, used)
