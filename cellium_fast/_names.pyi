@@ -1,4 +1,7 @@
 from collections.abc import Mapping
+from typing import Final
+
+CAPACITY: Final[int]
 
 class NameTable:
     _tools: dict[int, str]

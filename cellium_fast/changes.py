@@ -20,6 +20,7 @@ from cellium_fast.memory import Memory, Slots
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.session import Session
+from cellium_fast.state import FleetState
 
 if TYPE_CHECKING:
     from cellium_fast.fleet import Fleet
@@ -205,6 +206,36 @@ class Changes:
         ]
         entry = None if self._journal is None else self._journal.entry_of_use_policy(ids, row)
         _commit.use_policy(self._journal, entry, self._memory, slots, row, handles)
+
+    # --- for snapshots ---------------------------------------------------------------------------
+    def _state(self) -> FleetState:
+        sessions, free, posteriors = self._memory.state()
+        return FleetState(
+            seed=self._memory.seed,
+            opened=self._memory.opened,
+            sessions=sessions,
+            free=free,
+            policies=dict(self._policies),
+            pools=dict(self._pools),
+            posteriors=posteriors,
+            tools=dict(self._names._tools),
+            errors=dict(self._names._errors),
+            forgotten=self._names.forgotten,
+            handles=[handle._state() for handle in self._handles.values()],
+        )
+
+    def _restore(self, state: FleetState) -> None:
+        """Be what another fleet was, of the same seed, policies and pools; this one is new."""
+        self._memory.restore(state.opened, state.sessions, state.free, state.posteriors)
+        self._names.restore(state.tools, state.errors, state.forgotten)
+        self._memory.make_room_for_watched()
+        for one in state.handles:
+            slot = _step.slot_of(one.id)
+            setting = self._settings[int(self._memory.sessions["policy"][slot])]
+            handle = Session(cast("Fleet", self), one.id, one.name, one.tools, setting)
+            handle._restore(one)
+            self._memory.watched[slot] = True
+            self._handles[one.id] = handle
 
     # --- handles ---------------------------------------------------------------------------------
     def _handles_of(self, slots: Slots) -> list[tuple[int, Session]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from os import PathLike
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _records, arguments, checks
+from cellium_fast import _records, arguments, checks, snapshot
 from cellium_fast.changes import Changes, Rows
 from cellium_fast.decision import Decisions
 from cellium_fast.errors import InputError, SessionError, shown
@@ -16,6 +17,7 @@ from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.rounds import Round, RoundBatch
 from cellium_fast.session import Session
+from cellium_fast.state import FleetState
 
 
 class Fleet(Changes):
@@ -76,6 +78,58 @@ class Fleet(Changes):
         named = arguments.named_policies(policies)
         first = next(iter(named.values()))
         super().__init__(named, arguments.named_pools(pools, first.posterior), seed, workers, most)
+
+    # --- saving and loading ----------------------------------------------------------------------
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write all of the fleet into a file, a snapshot, from which `load` makes it again.
+
+        The file is a safetensors file, see `docs/durability.md`. It takes the place of the one
+        that is there, which stays beside it as ``<path>.bak``; whatever happens meanwhile, one of
+        both is whole. When this returns, the file is on the disk. The state is copied between two
+        calls of the fleet; while it is being written, other threads can go on.
+
+        Raises
+        ------
+        SnapshotError
+            The system refused to write; what was there before is untouched.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from cellium_fast import Fleet, Round
+        >>> fleet = Fleet(seed=7)
+        >>> session = fleet.session("ticket")
+        >>> decision = session.step(Round(text="Hello"))
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     fleet.save(Path(directory) / "fleet.safetensors")
+        ...     resumed = Fleet.load(Path(directory) / "fleet.safetensors")
+        >>> resumed
+        <Fleet of 1 sessions, policies default, pools default>
+        """
+        snapshot.write(path, self._lock.run(self._state))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, threads: int | None = None) -> Self:
+        """The fleet that was saved: the same calls get the same decisions, bit for bit.
+
+        Parameters
+        ----------
+        path
+            A file written by `save`, of this version of the package or an older one.
+        threads
+            As for a new fleet.
+
+        Raises
+        ------
+        SnapshotError
+            There is no such file, or it is not whole, altered, of another kind, of a newer
+            version, or says what no fleet can be: `reason` says which. It is left as it is. Where
+            ``<path>.bak`` is good the message says so; nothing but `path` is ever loaded.
+        InputError
+            `threads` does not make sense.
+        """
+        return cls._from_state(snapshot.read(path), threads=threads)
 
     # --- opening and closing ---------------------------------------------------------------------
     def open(
@@ -419,6 +473,13 @@ class Fleet(Changes):
 
     def _is_open(self, session_id: int) -> bool:
         return self._lock.run(self._memory.is_open, session_id)
+
+    # --- for snapshots ---------------------------------------------------------------------------
+    @classmethod
+    def _from_state(cls, state: FleetState, *, threads: int | None = None) -> Self:
+        fleet = cls(seed=state.seed, policies=state.policies, pools=state.pools, threads=threads)
+        fleet._restore(state)
+        return fleet
 
     def __repr__(self) -> str:
         return (

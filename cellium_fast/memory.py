@@ -31,13 +31,15 @@ class Memory(_memory.SlotTable):
     ----------
     sessions, policies, pools
         Structured arrays of the dtypes in ``_records``.
+    seed
+        Key of the random numbers.
     """
 
     def __init__(
         self, policies: Mapping[str, Policy], pools: Mapping[str, Posterior], seed: int,
         max_sessions: int | None = None,
     ) -> None:
-        self._seed = seed
+        self.seed = seed
         self._max_sessions = max_sessions
         policy_rows: NDArray[Any] = np.zeros(len(policies), _records.POLICY)
         for place, policy in enumerate(policies.values()):
@@ -144,6 +146,22 @@ class Memory(_memory.SlotTable):
         places: list[int] = np.flatnonzero(known)[self.watched[slots[known]]].tolist()
         return places
 
+    def state(self) -> tuple[NDArray[Any], Slots, NDArray[Any]]:
+        """Copies of the records of the slots used, of the free slots, of the pools."""
+        free = self.free[: self.free_count].copy()
+        return copy_of(self.sessions[: self.used]), free, copy_of(self.pools)
+
+    def restore(
+        self, opened: int, sessions: NDArray[Any], free: Slots, pools: NDArray[Any]
+    ) -> None:
+        """Be as another memory was, of the same policies and pools; the arrays are copied."""
+        here = _in_whole_lines(max(FIRST_CAPACITY, len(sessions)))
+        bytes_of(here[: len(sessions)])[:] = bytes_of(sessions)
+        self.base = self._batch_of(here, self.policies, copy_of(pools))
+        self.hold_free(free.copy())
+        self.used, self.free_count, self.opened = len(sessions), len(free), opened
+        self.open_count = int(np.count_nonzero(here["flags"]))
+
     def slots_of(self, ids: NDArray[np.int64]) -> Slots:
         """Slots of open sessions, none twice; SessionError if an id is unknown, closed or twice.
 
@@ -178,7 +196,7 @@ class Memory(_memory.SlotTable):
 
     def _grow(self, capacity: int) -> None:
         sessions = _in_whole_lines(capacity)
-        sessions[: self.used] = self.sessions[: self.used]
+        bytes_of(sessions[: self.used])[:] = bytes_of(self.sessions[: self.used])
         if self.last_use is not None:
             last_use = np.zeros(capacity, np.uint64)
             last_use[: self.used] = self.last_use[: self.used]
@@ -189,8 +207,19 @@ class Memory(_memory.SlotTable):
         self, sessions: NDArray[Any], policies: NDArray[Any], pools: NDArray[Any]
     ) -> _records.Batch:
         batch = _records.Batch()
-        batch.set_memory(sessions=sessions, policies=policies, pools=pools, key=self._seed)
+        batch.set_memory(sessions=sessions, policies=policies, pools=pools, key=self.seed)
         return batch
+
+
+def bytes_of(records: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of records in a row."""
+    return records.view(np.uint8)
+
+
+def copy_of(records: NDArray[Any]) -> NDArray[Any]:
+    """A copy of records in a row, all their bytes at once; NumPy would go field by field."""
+    copy: NDArray[Any] = bytes_of(records).copy().view(records.dtype)
+    return copy
 
 
 def _in_whole_lines(capacity: int) -> NDArray[Any]:

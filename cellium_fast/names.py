@@ -25,6 +25,10 @@ class Names(_names.NameTable):
         """Take in names by their 64-bit hashes."""
         self.add(*self.missing(tools, errors))
 
+    def restore(self, tools: Mapping[int, str], errors: Mapping[int, str], forgotten: int) -> None:
+        """Be as another table was, of as many names."""
+        self._tools, self._errors, self.forgotten = dict(tools), dict(errors), forgotten
+
     def tool(self, mixed: int) -> str:
         """The tool's name, or its hash in hexadecimal if the name was never seen.
 

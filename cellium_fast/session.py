@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from cellium_fast import _step
 from cellium_fast.decision import Decision, Setting
+from cellium_fast.state import HandleState
 
 if TYPE_CHECKING:
     from cellium_fast.fleet import Fleet
@@ -88,6 +89,22 @@ class Session(_step.Handle):
     def prompt(self) -> str:
         """The newest decision's constraint for the system prompt, see `Decision.prompt`."""
         return self._decision.prompt
+
+    def _state(self) -> HandleState:
+        setting, decided = self._setting, self._decision.setting
+        return HandleState(
+            self._id, self._name, tuple(setting.tools), setting.used_tools,
+            None if decided.policy is setting.policy else decided.policy,
+            self._decision._record.packed(),
+        )
+
+    def _restore(self, state: HandleState) -> None:
+        # Of a fleet that nobody knows yet.
+        self._unused, self._setting = self._after_using(state.used_tools)
+        decided = self._setting
+        if state.decided_under is not None:
+            decided = replace(decided, policy=state.decided_under)
+        self._decision = Decision(_step.unpacked(state.outcome), decided)
 
     def _after_using(self, used: frozenset[str]) -> tuple[frozenset[str], Setting]:
         # Unused tools and setting once these were used.

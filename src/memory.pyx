@@ -9,8 +9,8 @@ from records cimport SESSION_OPEN
 
 from cellium_fast._records import address_of
 
-LAST_GENERATION = 0x7FFFFFFF        # a slot closed that often is given up: its ids have run out
-cdef uint32_t MOST_CLOSED = LAST_GENERATION
+cpdef enum:
+    LAST_GENERATION = 0x7FFFFFFF    # a slot closed that often is given up: its ids have run out
 
 
 cdef class SlotTable:
@@ -112,7 +112,7 @@ cdef class SlotTable:
             slot = slots[i]
             if slot < self.watched_size:
                 self.watched_slots[slot] = 0
-            if self.base.batch.sessions[slot].generation < MOST_CLOSED:
+            if self.base.batch.sessions[slot].generation < <uint32_t> LAST_GENERATION:
                 self.free_slots[self.free_count] = slot
                 self.free_count += 1
 

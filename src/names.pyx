@@ -6,6 +6,8 @@ changed.
 from libc.stdint cimport uint64_t
 from records cimport mix
 
+CAPACITY = 10_000       # names kept of each kind
+
 
 cdef class NameTable:
     """Tool names and shortened error texts by their mixed hash; the oldest go when it is full."""
@@ -15,7 +17,7 @@ cdef class NameTable:
     cdef public Py_ssize_t _capacity
     cdef public Py_ssize_t forgotten    # names that had to go so far
 
-    def __init__(self, Py_ssize_t capacity=10_000):
+    def __init__(self, Py_ssize_t capacity=CAPACITY):
         self._capacity = capacity
         self._tools = {}
         self._errors = {}

@@ -6,8 +6,10 @@ The scalar path takes one `Round` of one session to a `Decision` in one call, `H
 
 from collections import namedtuple
 
+import numpy as np
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 from records cimport (
     ARMS, SESSION_DONE, Batch, Features, Increment, Round, Session, prefetch,
 )
@@ -28,6 +30,14 @@ ID_REPEATED = step.ID_REPEATED
 
 cdef tuple NO_ARGUMENTS = ()
 cdef dict NO_NAMES = {}
+
+
+cdef make_outcome_dtype():
+    cdef Outcome outcome
+    return np.asarray(<Outcome[:1]> &outcome).dtype
+
+
+OUTCOME = make_outcome_dtype()
 
 FeatureRecord = namedtuple("FeatureRecord", FEATURES_DTYPE.names, module=__name__)
 
@@ -170,6 +180,10 @@ cdef class DecisionRecord:
     def bias(self):
         return [self.outcome.bias[k] for k in range(ARMS)]
 
+    def packed(self):
+        """All of it as bytes: a record of the dtype OUTCOME."""
+        return (<char*> &self.outcome)[:sizeof(Outcome)]
+
     @property
     def features(self):
         """Every feature by name; the names and their types come from the record's dtype."""
@@ -178,8 +192,6 @@ cdef class DecisionRecord:
 
 
 def _feature_row(bytes packed):
-    import numpy as np
-
     row = np.frombuffer(packed, FEATURES_DTYPE)[0].item()
     return [tuple(part.tolist()) if isinstance(part, np.ndarray) else part for part in row]
 
@@ -188,6 +200,15 @@ def record_of(size_t batch_address, Py_ssize_t i):
     """The i-th decision of a batch that was stepped, with all columns."""
     cdef DecisionRecord record = DecisionRecord.__new__(DecisionRecord)
     step.read_outcome(<const Batch*> batch_address, i, &record.outcome)
+    return record
+
+
+def unpacked(const uint8_t[::1] packed):
+    """The decision whose `packed` this is; its fields must make sense, and are not checked."""
+    cdef DecisionRecord record = DecisionRecord.__new__(DecisionRecord)
+    if packed.shape[0] != sizeof(Outcome):
+        raise ValueError(f"wanted {sizeof(Outcome)} bytes, got {packed.shape[0]}")
+    memcpy(&record.outcome, &packed[0], sizeof(Outcome))
     return record
 
 

@@ -1,0 +1,124 @@
+"""Replacing a file as a whole: after a crash there is the old one or the new one, never a part.
+
+The new one is written beside it, brought to the disk, and then given its name. Meanwhile it is
+locked, where the system has locks: one that is not, a crash left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:     # Windows, which does not delete what is open
+    fcntl = None  # type: ignore[assignment]
+
+BACKUP = ".bak"
+TEMPORARY = ".tmp-"
+
+
+def backup_of(path: Path) -> Path:
+    """Where the file that was here before is kept."""
+    return path.with_name(path.name + BACKUP)
+
+
+def replace(path: Path, write: Callable[[int], None]) -> None:
+    """Make a new file of this name; the one that had it is kept as `backup_of` it.
+
+    `write` is called once with the descriptor of the new file. When this returns, the new file is
+    on the disk. If it raises, what it had begun is gone and the old file is as it was; an OSError
+    of the last step alone, which brings the directory to the disk, comes with the new file there.
+    """
+    path = Path(os.path.realpath(path))
+    _remove_left_behind(path)
+    temporary = path.with_name(
+        f"{path.name}{TEMPORARY}{os.getpid()}-{threading.get_native_id()}"
+    )
+    descriptor = _create(temporary)
+    try:
+        try:
+            write(descriptor)
+            os.fsync(descriptor)
+            _keep(path, temporary)
+            if fcntl:       # locked until it has its name
+                os.replace(temporary, path)
+        finally:
+            os.close(descriptor)
+        if not fcntl:
+            os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def _create(temporary: Path) -> int:
+    """Descriptor of a new file that is locked."""
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(temporary, flags, 0o666)
+        try:
+            if not fcntl:
+                return descriptor
+            with suppress(OSError):     # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            temporary.unlink(missing_ok=True)
+            raise
+        os.close(descriptor)        # taken for one left behind, before it was locked
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove what writers that have died began."""
+    for temporary in path.parent.iterdir():
+        if not temporary.name.startswith(path.name + TEMPORARY):
+            continue
+        with suppress(OSError):     # gone meanwhile, or in use
+            if not fcntl:
+                temporary.unlink()
+                continue
+            with open(temporary, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                temporary.unlink()
+
+
+def _keep(path: Path, temporary: Path) -> None:
+    """Keep a file as its backup, which is replaced as a whole too."""
+    kept = temporary.with_name(temporary.name + BACKUP)
+    try:
+        try:
+            os.link(path, kept)
+        except FileNotFoundError:
+            return      # there is none yet
+        except OSError:     # a file system without hard links
+            shutil.copyfile(path, kept)
+            _sync(kept)
+        os.replace(kept, backup_of(path))
+    finally:
+        kept.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    if not fcntl:       # Windows cannot
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,360 @@
+"""What a fleet's state must be like: each promise that kernels rely on, and that fleets keep it."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from lively_fleets import Run, Script, attach, new_fleet
+
+from cellium_fast import Fleet, Policy, Posterior, Round, RoundBatch, ToolCall, _records, snapshot
+from cellium_fast._memory import LAST_GENERATION
+from cellium_fast.state import (
+    FEATURE_BOUNDS,
+    OUTCOME_BOUNDS,
+    POOL_BOUNDS,
+    SESSION_BOUNDS,
+    impossible,
+)
+
+# Fields that may hold whatever their type can, and those that are checked by more than bounds.
+ANY_SESSION = {
+    "sketch", "calls", "error", "output", "round_limit", "stuck", "error_bits", "empty_bits",
+    "no_information", "little_information", "error_repeats", "transient_rounds", "idle_rounds",
+    "blank_rounds", "text_repeats", "unheeded_redirects", "exhausted_rounds", "compress_wait",
+    "compress_tries", "round_repeats", "round_periods", "compressed_tokens", "round_hashes",
+    "round", "counted_error", "decision_stuck", "size", "signature", "call", "tool", "result",
+    "updates", "advice_age",
+}  # fmt: skip
+OTHERWISE_SESSION = {
+    "uid", "errors", "empties", "twins", "policy", "pool", "pending", "alpha", "beta",
+}  # fmt: skip
+ANY_FEATURE = {
+    "round", "run_tool", "error_result", "recent_tools", "own_limit", "no_information",
+    "little_information", "round_repeats", "error_repeats", "transient_rounds", "text_repeats",
+    "idle_rounds", "blank_rounds", "unheeded_redirects", "exhausted_rounds", "compress_wait",
+    "compress_tries",
+}  # fmt: skip
+
+
+def small_state():
+    """Of a fleet with an open session that has a handle, and a closed one."""
+    fleet = Fleet(pools=["one", "two"])
+    closed = fleet.open(1)
+    session = fleet.session("ticket", tools=["ls"])
+    session.step(Round([ToolCall("ls", "-l", "a b")]))
+    fleet.close(closed)
+    return fleet._state()
+
+
+# --- what is checked -----------------------------------------------------------------------------
+def test_every_field_of_a_record_is_checked_or_may_be_anything():
+    assert {*SESSION_BOUNDS, *OTHERWISE_SESSION, *ANY_SESSION} == set(_records.SESSION.names)
+    assert not ANY_SESSION & {*SESSION_BOUNDS, *OTHERWISE_SESSION}
+    assert {*POOL_BOUNDS, "alpha", "beta", "updates", "prior"} == set(_records.POOL.names)
+    assert {*FEATURE_BOUNDS, *ANY_FEATURE} == set(_records.FEATURES.names)
+    assert {*OUTCOME_BOUNDS, "features", "draws", "bias", "reward", "advice_age"} == set(
+        small_state().outcomes().dtype.names
+    )
+
+
+def put(array, place, value):
+    """A change of a state: array[name][row] = value, or of the array itself."""
+    def change(state):
+        records = getattr(state, array)
+        if isinstance(place, tuple):
+            name, row = place
+            records[name][row] = value
+        else:
+            records[place] = value
+    return change
+
+
+def outcome(name, value, within=None):
+    """A change of the newest decision of the only handle."""
+    def change(state):
+        records = state.outcomes()
+        (records if within is None else records[within])[name] = value
+        state.handles[0] = dataclasses.replace(state.handles[0], outcome=records.tobytes())
+    return change
+
+
+def handle(**changes):
+    """A change of the only handle."""
+    def change(state):
+        state.handles[0] = dataclasses.replace(state.handles[0], **changes)
+    return change
+
+
+def assign(name, value):
+    """A change of a field of the state."""
+    def change(state):
+        setattr(state, name, value(state) if callable(value) else value)
+    return change
+
+
+# The session in slot 0 is closed, the one in slot 1 is open.
+IMPOSSIBLE = {
+    "seed": (assign("seed", 2**64), "seed"),
+    "opened negative": (assign("opened", -1), "opened"),
+    "opened too few": (assign("opened", 1), "uid"),
+    "opened too many": (assign("opened", 3), "slots were used 2 times"),
+    "no policy": (assign("policies", {}), "policies: wanted 1"),
+    "no pool": (assign("pools", {}), "pools: wanted 1"),
+    "free not there": (put("free", 0, 2), "free slots: wanted slots below 2"),
+    "free negative": (put("free", 0, -1), "free slots: wanted slots below 2"),
+    "free open": (put("free", 0, 1), "session 0: wanted slots to be free"),
+    "free twice": (assign("free", np.zeros(2, np.int64)), "stands twice"),
+    "not free": (assign("free", np.zeros(0, np.int64)), "session 0: wanted slots to be free"),
+    "given up": (put("sessions", ("generation", 0), LAST_GENERATION), "wanted slots to be free"),
+    "never used": (put("sessions", ("generation", 0), 0), "times closed"),
+    "same uid": (put("sessions", ("uid", 1), 0), "same uid"),
+    "uid": (put("sessions", ("uid", 1), 2), "session 1: wanted below 2 sessions; uid"),
+    "generation": (put("sessions", ("generation", 1), 1), "slots were used 3 times"),
+    "closed flags": (put("sessions", ("flags", 0), 2), "wanted slots to be free"),
+    "flags not open": (put("sessions", ("flags", 1), 2), "an open session; flags"),
+    "flags unknown": (put("sessions", ("flags", 1), 33), "flags"),
+    "policy": (put("sessions", ("policy", 1), 1), "0 to 0; policy"),
+    "pool": (put("sessions", ("pool", 1), 2), "0 to 1; pool"),
+    "errors": (put("sessions", ("errors", 1), 2), "no more than there were calls; errors"),
+    "empties": (put("sessions", ("empties", 1), 2), "no more than there were calls; empties"),
+    "twins": (put("sessions", ("twins", 1), 0x0C00), "twins"),
+    "pending": (put("sessions", ("pending", 1), 0xF5FF), "pending"),
+    "alpha 0": (put("sessions", ("alpha", (1, 4)), 0.0), "finite, above 0; alpha"),
+    "beta NaN": (put("sessions", ("beta", (1, 0)), math.nan), "finite, above 0; beta"),
+    "progress NaN": (put("sessions", ("progress", 1), math.nan), "0 to 1; progress"),
+    "history": (put("sessions", ("history", (1, 8)), 1.5), "0 to 1; history"),
+    "history_count": (put("sessions", ("history_count", 1), 0), "1 to 10; history_count"),
+    "pool alpha": (put("posteriors", ("alpha", (1, 2)), -1.0), "pool 1: wanted finite, above 0"),
+    "pool beta": (put("posteriors", ("beta", (0, 2)), math.inf), "finite, above 0; beta"),
+    "pool closed": (put("posteriors", ("closed", 0), 2**63), "closed"),
+    "pools": (assign("posteriors", lambda state: state.posteriors[:1]), "wanted 2 posteriors"),
+    "prior": (
+        assign("pools", {"one": Posterior(decay=0.5), "two": Posterior()}),
+        "pool 0: wanted what its settings say; decay",
+    ),
+    "names": (assign("tools", dict.fromkeys(range(10_001), "x")), "at most 10,000 tools"),
+    "hash": (assign("errors", {2**32: "x"}), "hashes of errors in [0, 2**32)"),
+    "forgotten": (assign("forgotten", -1), "forgotten"),
+    "handle of none": (handle(id=7), "is of session 7, which is not open"),
+    "handle below 0": (handle(id=-(2**32) + 1), "which is not open"),
+    "handle of closed": (handle(id=0), "is of session 0, which is not open"),
+    "handle of later": (handle(id=2**32 + 1), "which is not open"),
+    "handle tools": (handle(used_tools=frozenset(["cat"])), "used tools that it does not have"),
+    "handle twice": (assign("handles", lambda state: state.handles * 2), "of the same session"),
+    "action": (outcome("action", 5), "0 to 4; action"),
+    "action no candidate": (outcome("action", 3), "one of its candidates; action"),
+    "candidates": (outcome("candidates", 0x21), "1 to 31; candidates"),
+    "reward": (outcome("reward", 1.5), "reward"),
+    "draws": (outcome("draws", -0.5), "draws"),
+    "bias": (outcome("bias", math.inf), "bias"),
+    "flag": (outcome("plateau", 2, "features"), "0 to 1; plateau"),
+    "feature NaN": (outcome("error_rate", math.nan, "features"), "0 to 1; error_rate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_what_no_fleet_can_be_is_found(name):
+    change, words = IMPOSSIBLE[name]
+    state = small_state()
+    assert impossible(state) is None
+    change(state)
+    assert words in str(impossible(state))
+
+
+@pytest.mark.parametrize("name", [*SESSION_BOUNDS])
+def test_sessions_beyond_each_bound_are_found(name):
+    least, most = SESSION_BOUNDS[name]
+    kind = _records.SESSION[name].base
+    beyond = [least - 1, most + 1] if kind.kind == "i" else [most + 1]
+    beyond += [least - 1] if kind.kind == "f" else []
+    highest = math.inf if kind.kind == "f" else np.iinfo(kind).max
+    for value in [value for value in beyond if value <= highest]:
+        state = small_state()
+        state.sessions[name][1] = value
+        assert name in str(impossible(state)) or name == "generation"
+        assert impossible(state) is not None
+
+
+def test_closed_sessions_may_hold_what_they_held():
+    state = small_state()
+    state.sessions["window_count"][0] = 200
+    state.sessions["pending"][0] = 0x7777
+    assert impossible(state) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_state_that_a_fleet_is_in_is_impossible(seed):
+    run = Run(new_fleet(seed))
+    for step in Script(seed).steps:
+        assert impossible(run.fleet._state()) is None
+        run.play([step])
+
+
+def test_slots_that_are_given_up_are_possible():
+    fleet = Fleet()
+    fleet.open(1)
+    fleet._memory.sessions["generation"][0] = LAST_GENERATION - 1
+    fleet._memory.opened += LAST_GENERATION - 1
+    fleet.close([(LAST_GENERATION - 1) << 32])
+    state = fleet._state()
+    assert len(state.free) == 0
+    assert impossible(state) is None
+    assert Fleet._from_state(state).open(1).tolist() == [1]
+
+
+# --- every byte ----------------------------------------------------------------------------------
+def changed(byte, how):
+    """A byte changed: one bit, all bits, the highest and the lowest value."""
+    return {"low": byte ^ 1, "high": byte ^ 0x80, "all": byte ^ 0xFF, "one": 1, "most": 0xFF,
+            "none": 0}[how]  # fmt: skip
+
+
+HOW = ("low", "high", "all", "one", "most", "none")
+
+
+def rounds(count, rng):
+    """Any rounds for so many sessions."""
+    calls = rng.integers(0, 4, count)
+    total = int(calls.sum())
+    return RoundBatch(
+        call_offsets=np.concatenate([[0], np.cumsum(calls)]).astype(np.int64),
+        call_tool=rng.integers(1, 5, total).astype(np.uint64),
+        call_signature=rng.integers(1, 5, total).astype(np.uint64),
+        call_result=rng.integers(1, 5, total).astype(np.uint64),
+        call_flags=rng.choice([0, 0, 1, 2, 5, 8, 10], total).astype(np.uint8),
+        text=rng.integers(0, 3, count).astype(np.uint64),
+        context_tokens=rng.integers(-1, 10_000, count),
+        event=rng.choice([0, 0, 0, 0, 0, 0, 1, 2], count).astype(np.uint8),
+    )
+
+
+def check_decisions(decisions):
+    """They are what decisions can be."""
+    assert (decisions.action < 5).all()
+    assert (decisions.candidates >> decisions.action & 1 == 1).all()
+    assert ((decisions.reward >= 0) & (decisions.reward <= 1)).all()
+    check_features(decisions.features)
+    compared = ~np.isnan(decisions.draws)
+    assert (compared == ~np.isnan(decisions.bias)).all()
+    assert ((decisions.draws[compared] >= 0) & (decisions.draws[compared] <= 1)).all()
+    assert (compared.any(axis=1) <= decisions.tiebreak).all()
+
+
+def check_features(features):
+    """They are what features can be: those of a batch, or of one decision."""
+    for name, (least, most) in FEATURE_BOUNDS.items():
+        values = features[name] if isinstance(features, np.ndarray) else getattr(features, name)
+        assert np.all((values >= least) & (values <= most)), name
+
+
+def go_on(state, path, rng, steps=50):
+    """Take a state through a file and 50 rounds; its decisions and then it are possible."""
+    snapshot.write(path, state)
+    fleet = Fleet.load(path, threads=1)
+    ids = np.arange(len(state.sessions)) | state.sessions["generation"].astype(np.int64) << 32
+    ids = ids[state.sessions["flags"] != 0]
+    for place in range(steps):
+        some = ids if place % 4 else ids[rng.random(len(ids)) < 0.5]     # in groups, and alone
+        check_decisions(fleet.step(some, rounds(len(some), rng)))
+    for one in ids[:50].tolist():
+        check_features(attach(fleet, one).step(Round([ToolCall("ls", "-l", "a b")])).features)
+    fleet.close(ids[::2])
+    assert impossible(fleet._state()) is None
+
+
+def lively_sessions(seed, count):
+    """A state with a few sessions in the midst of their runs, private ones and others."""
+    run = Run(new_fleet(seed))
+    run.play(Script(seed).steps[:15])
+    state = run.fleet._state()
+    open_ones = state.sessions[state.sessions["flags"] != 0]
+    private = open_ones["flags"] & _records.SESSION_PRIVATE != 0
+    return state, joined([open_ones[private][:count], open_ones[~private][:count]])
+
+
+def joined(parts):
+    """Records one after the other; of its own NumPy would leave out what pads them."""
+    return np.concatenate(parts, dtype=parts[0].dtype)
+
+
+def of_sessions(state, sessions):
+    """A state of these sessions alone, just as they are."""
+    return dataclasses.replace(
+        state, sessions=sessions, free=np.empty(0, np.int64), handles=[], opened=len(sessions)
+    )
+
+
+def alterations(records, how, is_possible):
+    """Copies of the first record with one byte changed: those that are possible; and how many are
+    not."""
+    possible, refused = [], 0
+    for place, kind in itertools.product(range(records.itemsize), how):
+        other = records[:1].copy()
+        raw = other.view(np.uint8)
+        raw[place] = changed(raw[place], kind)
+        if is_possible(other):
+            possible.append(other)
+        else:
+            refused += 1
+    return joined(possible), refused
+
+
+def check_every_byte_of_sessions(tmp_path, rng, count, how):
+    state, sessions = lively_sessions(7, count)
+    assert len(sessions) == 2 * count
+    altered, refused = [], 0
+    for place in range(len(sessions)):
+        one = sessions[place : place + 1].copy()
+        one["uid"], one["generation"] = 0, 0
+        assert impossible(of_sessions(state, one)) is None
+        more, others = alterations(
+            one, how, lambda other: impossible(of_sessions(state, other)) is None
+        )
+        altered.append(more)
+        refused += others
+    altered = joined(altered)
+    assert len(altered) + refused == len(sessions) * _records.SESSION.itemsize * len(how)
+    assert refused > len(altered) / 10
+    altered["uid"] = np.arange(len(altered))
+    go_on(of_sessions(state, altered), tmp_path / "altered", rng.arrays)
+
+
+def test_every_byte_of_a_session_is_refused_or_does_no_harm(tmp_path, rng):
+    check_every_byte_of_sessions(tmp_path, rng, 1, HOW[:3])
+
+
+@pytest.mark.long
+def test_every_byte_of_sessions_is_refused_or_does_no_harm(tmp_path, rng):
+    check_every_byte_of_sessions(tmp_path, rng, 4, HOW)
+
+
+def test_every_byte_of_a_pool_is_refused_or_does_no_harm(tmp_path, rng):
+    state, sessions = lively_sessions(7, 1)
+    one = np.repeat(sessions[sessions["flags"] & _records.SESSION_PRIVATE == 0], 1)
+    one["uid"], one["generation"], one["pool"] = 0, 0, 0
+    name, settings = next(iter(state.pools.items()))
+    state = dataclasses.replace(of_sessions(state, one), pools={name: settings})
+
+    def is_possible(pool):
+        return impossible(dataclasses.replace(state, posteriors=pool)) is None
+
+    assert is_possible(state.posteriors[:1])
+    altered, refused = alterations(state.posteriors[:1], HOW, is_possible)
+    assert len(altered) + refused == _records.POOL.itemsize * len(HOW)
+    assert min(len(altered), refused) > 100
+    many = np.repeat(one, len(altered))
+    many["uid"] = many["pool"] = np.arange(len(altered))
+    pools = {f"{name} {place}": settings for place in range(len(altered))}
+    state = dataclasses.replace(of_sessions(state, many), pools=pools, posteriors=altered)
+    go_on(state, tmp_path / "altered", rng.arrays)
+
+
+def test_resumed_policies_are_those_that_were_saved(tmp_path):
+    policy = Policy(tool_limits={"ls": "poll"}, frequent_tools=("cat",), n_step=4)
+    fleet = Fleet(policies={"mine": policy, "other": "cellium"})
+    fleet.save(tmp_path / "fleet")
+    resumed = Fleet.load(tmp_path / "fleet")
+    assert resumed.policies == fleet.policies
+    assert resumed._memory.policies.tobytes() == fleet._memory.policies.tobytes()
