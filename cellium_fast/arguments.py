@@ -25,7 +25,9 @@ def named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Pol
     if policies is None:
         return {"default": Policy.defaults()}
     if not isinstance(policies, Mapping) or not 0 < len(policies) <= MAX_TABLE:
-        raise InputError(f"policies: wanted policies by name, at least one, got {shown(policies)}")
+        raise InputError(
+            f"policies: wanted policies by name, 1 to {MAX_TABLE:,}, got {counted(policies)}"
+        )
     named = {}
     for name, policy in policies.items():
         if not isinstance(name, str) or not isinstance(policy, Policy | str):
@@ -60,7 +62,7 @@ def named_pools(
         if len(named) != len(names):
             raise InputError(f"pools: a name stands twice in {shown(pools)}")
     if not 0 < len(named) <= MAX_TABLE:
-        raise InputError(f"pools: wanted at least one, got {shown(pools)}")
+        raise InputError(f"pools: wanted 1 to {MAX_TABLE:,}, got {counted(pools)}")
     for name, settings in named.items():
         if not isinstance(name, str) or not isinstance(settings, Posterior):
             raise InputError(
@@ -69,6 +71,13 @@ def named_pools(
             )
         named[name] = settings.model_copy()
     return named
+
+
+def counted(given: object) -> str:
+    """What a table was given as, in a message; of more than it can hold, how many."""
+    if isinstance(given, Collection) and len(given) > MAX_TABLE:
+        return f"{len(given):,}"
+    return shown(given)
 
 
 def usable_cpus() -> int:

@@ -142,13 +142,17 @@ cdef inline void finish(
             credit(session, policy, increments, age, rewards, policy.gamma)
 
 
+cdef inline uint64_t add_saturating(uint64_t count, uint64_t more) noexcept nogil:
+    return count + min(more, <uint64_t>0xFFFFFFFFFFFFFFFF - count)
+
+
 cdef inline void apply_increments(Pool* pool, Increment* increments) noexcept nogil:
     # Add what one call learned, and clear it.
     cdef int i
     for i in range(ARMS):
         pool.alpha[i] += increments[i].alpha / 4294967296.0
         pool.beta[i] += increments[i].beta / 4294967296.0
-        pool.updates[i] += <uint64_t>increments[i].updates
+        pool.updates[i] = add_saturating(pool.updates[i], <uint64_t>increments[i].updates)
         increments[i].alpha = 0
         increments[i].beta = 0
         increments[i].updates = 0
@@ -156,7 +160,7 @@ cdef inline void apply_increments(Pool* pool, Increment* increments) noexcept no
 
 cdef inline void close_sessions(Pool* pool, uint64_t count) noexcept nogil:
     cdef uint64_t before = pool.closed
-    pool.closed += count
+    pool.closed = add_saturating(before, count)
     if pool.prior.decay_every:
         for _ in range(pool.closed // pool.prior.decay_every - before // pool.prior.decay_every):
             decay_pool(pool)

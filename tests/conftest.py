@@ -20,7 +20,7 @@ from cli_runs import chat_run, write
 from random_agents import TOOLS, Agent, call, random_policy
 from trace_files import Files
 
-from cellium_fast import Fleet, RoundBatch, _ingest
+from cellium_fast import Fleet, Policy, RoundBatch, _ingest
 from cellium_fast.decision import rules_in
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
 
@@ -60,6 +60,14 @@ def rng():
 
 
 # --- Policies ------------------------------------------------------------------------------------
+def tying_policy(arms, **changes):
+    """A policy under which every round is a tie of these actions, without bias."""
+    off = {name: {"enabled": False} for name, _ in Policy().rules}
+    off["progressing"] = {"actions": list(arms), "progress": None, "yields": False}
+    bias = {name: 0.0 for name, _ in Policy().bias if not name.startswith("cold")}
+    return Policy(rules=off, bias=bias, **changes)
+
+
 RENAMED = {
     ("true_stagnation", "pause_from"): "spare_from",
     ("true_stagnation", "pause_to"): "spare_until",
