@@ -3,7 +3,9 @@
 Ids come from small sets: records keep 16 bits of a result, which equal ones by chance would show.
 """
 
-from cellium_fast import Policy
+import numpy as np
+
+from cellium_fast import Policy, RoundBatch
 
 TOOLS = ["search", "read", "edit", "run", "ask"]
 FIRST_FRESH, FRESH = 1000, 40  # results that come round again after more calls than a window holds
@@ -238,3 +240,32 @@ SWITCHES = (
     "empty_is_unproductive", "stale_is_unproductive", "match_results", "newest_run_only",
     "see_through_volatile", "zero_tokens_unknown",
 )  # fmt: skip
+
+
+# --- A crowd -------------------------------------------------------------------------------------
+def crowd(arrays, sessions):
+    """Random columns of a round of many sessions, made without Python objects."""
+    counts = arrays.choice([0, 1, 1, 2, 4, 15], sessions)
+    total = counts.sum()
+    gives = {"text": 0.7, "context_tokens": 0.9, "progress": 0.2, "reward": 0.2}
+    given_here = {name: arrays.random(sessions) < share for name, share in gives.items()}
+    few = arrays.integers(1, 4, total)
+    return RoundBatch(
+        call_offsets=np.concatenate([[0], np.cumsum(counts)]),
+        call_tool=few.astype(np.uint64),
+        call_signature=few.astype(np.uint64),
+        call_result=arrays.integers(0, 2, total).astype(np.uint64),
+        call_flags=arrays.choice([0, 0, 1, 2], total).astype(np.uint8),
+        call_size=arrays.integers(0, 500, total).astype(np.uint32),
+        text=np.where(given_here["text"], arrays.integers(1, 3, sessions), 0).astype(np.uint64),
+        context_tokens=np.where(
+            given_here["context_tokens"], arrays.integers(0, 110_000, sessions), -1
+        ),
+        context_limit=np.full(sessions, -1),
+        progress=np.where(
+            given_here["progress"], arrays.random(sessions), np.nan
+        ).astype(np.float32),
+        reward=np.where(given_here["reward"], arrays.random(sessions), np.nan).astype(np.float32),
+        success=arrays.integers(-1, 2, sessions).astype(np.int8),
+        event=arrays.choice([0] * 30 + [1, 2], sessions).astype(np.uint8),
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from conftest import (
 )
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from random_agents import SWITCHES
+from random_agents import SWITCHES, crowd
 
 from cellium_fast import Action, Fleet, Policy, Round, RoundBatch, ToolCall, _rules, pipeline
 
@@ -164,35 +164,6 @@ def test_any_session_equals_the_reference(rounds, preset, limit, switches, **par
 SESSIONS, STEPS = 5_300, 6
 
 
-def crowd(rng, sessions=SESSIONS):
-    """Random columns of a round of many sessions, made without Python objects."""
-    arrays = rng.arrays
-    counts = arrays.choice([0, 1, 1, 2, 4, 15], sessions)
-    total = counts.sum()
-    gives = {"text": 0.7, "context_tokens": 0.9, "progress": 0.2, "reward": 0.2}
-    given_here = {name: arrays.random(sessions) < share for name, share in gives.items()}
-    few = arrays.integers(1, 4, total)
-    return RoundBatch(
-        call_offsets=np.concatenate([[0], np.cumsum(counts)]),
-        call_tool=few.astype(np.uint64),
-        call_signature=few.astype(np.uint64),
-        call_result=arrays.integers(0, 2, total).astype(np.uint64),
-        call_flags=arrays.choice([0, 0, 1, 2], total).astype(np.uint8),
-        call_size=arrays.integers(0, 500, total).astype(np.uint32),
-        text=np.where(given_here["text"], arrays.integers(1, 3, sessions), 0).astype(np.uint64),
-        context_tokens=np.where(
-            given_here["context_tokens"], arrays.integers(0, 110_000, sessions), -1
-        ),
-        context_limit=np.full(sessions, -1),
-        progress=np.where(
-            given_here["progress"], arrays.random(sessions), np.nan
-        ).astype(np.float32),
-        reward=np.where(given_here["reward"], arrays.random(sessions), np.nan).astype(np.float32),
-        success=arrays.integers(-1, 2, sessions).astype(np.int8),
-        event=arrays.choice([0] * 30 + [1, 2], sessions).astype(np.uint8),
-    )  # fmt: skip
-
-
 def crowd_fleet(private, threads=1, tie_break="thompson"):
     """A fleet of two policies and two pools, and its ids."""
     policies = {name: Policy.preset(name, tie_break=tie_break) for name in PRESETS}
@@ -228,7 +199,7 @@ def run_crowd(rounds, private, tie_break="thompson", threads=1, order=None, piec
 @pytest.fixture(scope="module")
 def rounds():
     rng = Seeded(77)
-    return [crowd(rng, SESSIONS // 4 * 4) for _ in range(STEPS)]
+    return [crowd(rng.arrays, SESSIONS // 4 * 4) for _ in range(STEPS)]
 
 
 @pytest.fixture(scope="module")
