@@ -36,7 +36,8 @@ cdef inline double recent_return(
 
 
 cdef inline double decayed(double value, double factor, double target) noexcept nogil:
-    return target + factor * (value - target)
+    # A factor of 1 leaves every bit.
+    return value if factor == 1.0 else target + factor * (value - target)
 
 
 cdef inline void decay_pool(Pool* pool) noexcept nogil:
