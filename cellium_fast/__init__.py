@@ -42,11 +42,16 @@ from cellium_fast.session import Session
 if TYPE_CHECKING:
     from cellium_fast import kernels
     from cellium_fast.render import HardConstraintRenderer
+    from cellium_fast.usage import context_tokens
 
 __version__ = "0.1.0"
 
 # Not needed to decide, so loaded when first asked for: name to module.
-LATER = {"kernels": "cellium_fast.kernels", "HardConstraintRenderer": "cellium_fast.render"}
+LATER = {
+    "HardConstraintRenderer": "cellium_fast.render",
+    "context_tokens": "cellium_fast.usage",
+    "kernels": "cellium_fast.kernels",
+}
 
 __all__ = [
     "Action",
@@ -76,6 +81,7 @@ __all__ = [
     "ToolCall",
     "UnknownNameError",
     "__version__",
+    "context_tokens",
     "kernels",
 ]
 

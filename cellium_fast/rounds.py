@@ -58,7 +58,8 @@ class Round:
         The model's output text of this round. ``None`` or blank: there was none.
     context_tokens
         Tokens in the context now (not summed over rounds; cached tokens are part of them, not
-        extra). ``None``, NaN or a negative number: not told, the last one told stands.
+        extra: see `cellium_fast.context_tokens`). ``None``, NaN or a negative number: not told, the
+        last one told stands.
     context_limit
         Size of the context window from this round on; 0 or infinity: unknown. ``None``, NaN or a
         negative number: not told, as before.

@@ -4,16 +4,14 @@
 Nothing is promised about the messages: they are whatever a file holds.
 """
 
-import math
-
 from cellium_fast.rounds import Round, ToolCall
 from cellium_fast.traces import runs, unsupported
+from cellium_fast.usage import TOO_MANY_TOKENS, context_tokens
 
 cdef object NO_EVENT = runs.NO_EVENT
 cdef object USER_MESSAGE = runs.USER_MESSAGE
 cdef object TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 cdef str UNNAMED_TOOL = "unnamed"
-cdef double TOO_MANY_TOKENS = 9.2e18    # about 2**63; from here on no session takes a number
 cdef str IMPOSSIBLE_TOKENS = "an impossible number of tokens, left out"
 cdef dict KINDS = {
     bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list",
@@ -218,28 +216,3 @@ cdef str joined(list parts):
 cdef text_of(part):
     text = part.get("text") if isinstance(part, dict) else None
     return text if isinstance(text, str) else None
-
-
-cdef context_tokens(dict usage):
-    """The size of the context after a model call. Cached tokens are within the prompt's."""
-    total = count(usage.get("total_tokens"))
-    if total is not None:
-        return total
-    prompt = count(
-        usage["prompt_tokens"] if "prompt_tokens" in usage else usage.get("input_tokens")
-    )
-    if prompt is None:
-        return None
-    completion = (
-        usage["completion_tokens"] if "completion_tokens" in usage
-        else usage.get("output_tokens")
-    )
-    return prompt + (count(completion) or 0)
-
-
-cdef count(value):
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    if value >= TOO_MANY_TOKENS:
-        return math.inf     # an integer of any size, which cannot be added to a float
-    return value if value >= 0 else None

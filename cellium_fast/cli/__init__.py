@@ -1,7 +1,7 @@
 """The command `cellium-fast`: one module of this package is one command.
 
 Exit codes: 0 done; 1 nothing could be read, a result not be written, or memory ran out; 2 wrong
-usage; 130 Ctrl-C.
+usage, or files that are not sound with --strict; 130 Ctrl-C.
 """
 
 from __future__ import annotations

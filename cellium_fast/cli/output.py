@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NOTHING_READ = 1     # or a result could not be written
 WRONG_USAGE = 2
+NOT_SOUND = 2       # what was read, by someone who asked for that
 
 # A pipe has no width. This one keeps every column of the tables whole.
 PIPE_WIDTH = 160

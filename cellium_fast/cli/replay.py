@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cellium_fast.cli.output import (
+    NOT_SOUND,
     NOTHING_READ,
     console,
     load_policy,
@@ -73,7 +74,7 @@ HELP = "\n\n".join((
     "cellium_chosen, equal_calls_3, equal_calls_5 and errors_5; each has caught, disturbed, saved, "
     "lost and flagged as count, of, share and the interval low to high; null: of nothing.",
     "Exit codes: 0 done; 1 no run could be read, the result could not be written, or memory ran "
-    "out; 2 wrong usage; 130 interrupted.",
+    "out; 2 wrong usage, or a problem in the files with --strict; 130 interrupted.",
 ))
 
 
@@ -129,6 +130,9 @@ def replay_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 2 if there was any problem in the files.")
+    ] = False,
 ) -> None:
     """Replay recorded runs and print the result."""
     chosen = load_policy(policy)
@@ -181,6 +185,8 @@ def replay_command(
         console().print(f"\nPolicy: {printable(policy)}. {line}")
     else:
         print_result(result, len(files), passed_over)
+    if strict and result.problems:
+        refuse(f"--strict: {result.problems:,} problems in the files, named above", NOT_SOUND)
 
 
 def _files(paths: Sequence[Path], output: Path | None) -> tuple[list[Path], int]:
