@@ -41,6 +41,7 @@ from cellium_fast.session import Session
 
 if TYPE_CHECKING:
     from cellium_fast import kernels
+    from cellium_fast.learned import LearnedPosterior
     from cellium_fast.render import HardConstraintRenderer
     from cellium_fast.usage import context_tokens
 
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 # Not needed to decide, so loaded when first asked for: name to module.
 LATER = {
     "HardConstraintRenderer": "cellium_fast.render",
+    "LearnedPosterior": "cellium_fast.learned",
     "context_tokens": "cellium_fast.usage",
     "kernels": "cellium_fast.kernels",
 }
@@ -66,6 +68,7 @@ __all__ = [
     "HardConstraintRenderer",
     "InputError",
     "JournalError",
+    "LearnedPosterior",
     "LearnedStateError",
     "MissingColumnError",
     "Policy",

@@ -9,6 +9,7 @@ from cellium_fast._spans import Span
 from cellium_fast.decision import Decision, Setting
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy
+from cellium_fast.pool_history import PoolHistory
 from cellium_fast.session import Session
 
 def open(
@@ -74,6 +75,15 @@ def set_policy(
     policies: dict[str, Policy],
     settings: list[Setting],
     handles: list[tuple[Session, Setting]],
+) -> None: ...
+def set_pool(
+    journal: Journal | None,
+    entry: object,
+    memory: SlotTable,
+    row: int,
+    record: NDArray[np.void],
+    fleet: object,
+    learned_from: dict[str, PoolHistory],
 ) -> None: ...
 def use_policy(
     journal: Any,

@@ -19,6 +19,7 @@ from cellium_fast.errors import SessionError, shown
 from cellium_fast.memory import Memory, Slots
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
+from cellium_fast.pool_history import PoolHistory
 from cellium_fast.session import Session
 from cellium_fast.state import FleetState
 
@@ -49,6 +50,7 @@ class Changes:
         self._threads = threads
         self._max_sessions = max_sessions
         self._memory = Memory(policies, pools, seed, max_sessions)
+        self._learned_from = {name: PoolHistory.begun() for name in pools}
         self._names = Names()
         self._settings = [Setting(policy, self._names) for policy in policies.values()]
         self._handles: dict[int, Session] = {}
@@ -236,6 +238,22 @@ class Changes:
             handle._restore(one)
             self._memory.watched[slot] = True
             self._handles[one.id] = handle
+
+    # --- what was learned ------------------------------------------------------------------------
+    def _learned(self, row: int) -> tuple[np.void, PoolHistory]:
+        name = list(self._pools)[row]
+        return self._memory.pools[row].copy(), self._learned_from[name]
+
+    def _set_pool(self, row: int, record: NDArray[Any], history: PoolHistory) -> None:
+        name = list(self._pools)[row]
+        entry = (
+            None if self._journal is None
+            else self._journal.entry_of_set_pool(row, record, history)
+        )
+        _commit.set_pool(
+            self._journal, entry, self._memory, row, record, self,
+            self._learned_from | {name: history},
+        )
 
     # --- handles ---------------------------------------------------------------------------------
     def _handles_of(self, slots: Slots) -> list[tuple[int, Session]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,12 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from cellium_fast import _records, arguments, checks, snapshot
 from cellium_fast.changes import Changes, Rows
 from cellium_fast.decision import Decisions
-from cellium_fast.errors import InputError, SessionError, shown
+from cellium_fast.errors import InputError, LearnedStateError, SessionError, shown
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
+from cellium_fast.pool_history import PoolHistory
 from cellium_fast.rounds import Round, RoundBatch
 from cellium_fast.session import Session
 from cellium_fast.state import FleetState
+
+if TYPE_CHECKING:
+    from cellium_fast.learned import LearnedPosterior
 
 
 class Fleet(Changes):
@@ -470,6 +474,84 @@ class Fleet(Changes):
         if not row["flags"] & _records.SESSION_PRIVATE:
             raise SessionError(f"session: {session_id} has no private posterior")
         return _posterior_of(row)
+
+    # --- what was learned, on its own ------------------------------------------------------------
+    def export_posterior(self, pool: str | None = None) -> LearnedPosterior:
+        """What a pool has learned, with its counts, to keep, to merge and to import elsewhere.
+
+        Parameters
+        ----------
+        pool
+            Its name; None: the fleet's first.
+
+        Raises
+        ------
+        UnknownNameError
+            There is no such pool.
+
+        Examples
+        --------
+        >>> from cellium_fast import Fleet
+        >>> fleet = Fleet(seed=7)
+        >>> fleet.close(fleet.open(3), success=True)
+        >>> learned = fleet.export_posterior()
+        >>> learned.closed
+        3
+        >>> other = Fleet()
+        >>> other.import_posterior(learned)
+        >>> other.export_posterior() == learned
+        True
+        """
+        from cellium_fast.learned import LearnedPosterior
+
+        row = arguments.row_of("pool", pool, self._pools)
+        name = list(self._pools)[row]
+        record, history = self._lock.run(self._learned, row)
+        return LearnedPosterior.of_pool(name, self._pools[name], record, history)
+
+    def import_posterior(self, learned: LearnedPosterior, pool: str | None = None) -> None:
+        """Replace what a pool has learned; the number of its closed sessions comes with it.
+
+        Open sessions stay as they are, and what they have pending is still learned from.
+
+        Parameters
+        ----------
+        learned
+            From `export_posterior` or a file, with the prior and decay of the pool.
+        pool
+            Into which; None: the one of the name it was exported from.
+
+        Raises
+        ------
+        LearnedStateError
+            It is no `LearnedPosterior`, or of another prior or decay. Nothing was changed.
+        UnknownNameError
+            There is no such pool.
+        """
+        from cellium_fast.learned import LearnedPosterior
+
+        if not isinstance(learned, LearnedPosterior):
+            raise LearnedStateError(f"learned: wanted a LearnedPosterior, got {shown(learned)}")
+        name = learned.pool if pool is None else pool
+        row = arguments.place_of("pool", name, self._pools)
+        if learned.settings != self._pools[name]:
+            raise LearnedStateError(
+                f"learned: its prior and decay are {learned.settings!r}, those of the pool "
+                f"{name!r} {self._pools[name]!r}; wanted a fleet whose pool has the same: "
+                f"Fleet(pools={{{name!r}: learned.settings}})"
+            )
+        record = np.zeros(1, _records.POOL)
+        learned.fill(record[0])
+        self._lock.run(self._set_pool, row, record, PoolHistory.begun(learned))
+
+    def _begin_sources(self) -> None:
+        """Tell what the pools learn from now on from what they learned before.
+
+        For a fleet that goes on from where another one was, which may go on as well.
+        """
+        self._learned_from = {
+            name: PoolHistory.begun(self.export_posterior(name)) for name in self._pools
+        }
 
     def _is_open(self, session_id: int) -> bool:
         return self._lock.run(self._memory.is_open, session_id)

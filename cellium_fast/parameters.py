@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from cellium_fast import _records
 from cellium_fast.action import Action
-from cellium_fast.errors import PolicyError, shown
+from cellium_fast.errors import InputError, PolicyError, shown
 
 PolicyAction = Annotated[Action, BeforeValidator(Action.parse)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
@@ -40,22 +40,22 @@ def _checked_limits(given: object) -> tuple[tuple[str, object], ...]:
     """Limits of tools as pairs, in the order given."""
     pairs = [*given.items()] if isinstance(given, Mapping) else given
     if not isinstance(pairs, list | tuple):
-        raise _refused("wanted a mapping of tools to limits, or pairs of these", given)
+        raise refused("wanted a mapping of tools to limits, or pairs of these", given)
     if len(pairs) > _records.MAX_LIMITED_TOOLS:
-        raise _refused(f"wanted at most {_records.MAX_LIMITED_TOOLS} tools", len(pairs))
+        raise refused(f"wanted at most {_records.MAX_LIMITED_TOOLS} tools", len(pairs))
     limits: dict[str, object] = {}
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise _refused("wanted pairs of a tool and its limit", pair)
+            raise refused("wanted pairs of a tool and its limit", pair)
         tool, limit = pair
         if not isinstance(tool, str):
-            raise _refused("wanted the name of a tool as text", tool)
+            raise refused("wanted the name of a tool as text", tool)
         if tool in limits:
             both = [limits[tool], limit]
-            raise _refused(f'"{tool:.80}": wanted one limit of a tool', both)
+            raise refused(f'"{tool:.80}": wanted one limit of a tool', both)
         if not _is_limit(limit):
             wanted = 'wanted a number from 1 to 254, "poll" or "exempt"'
-            raise _refused(f'"{tool:.80}": {wanted}', limit)
+            raise refused(f'"{tool:.80}": {wanted}', limit)
         limits[tool] = limit
     return tuple(limits.items())
 
@@ -66,8 +66,14 @@ def _is_limit(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 254
 
 
-def _refused(wanted: str, got: object) -> PydanticCustomError:
-    return PydanticCustomError(SAID_IN_FULL, "{words}", {"words": f"{wanted}, got {shown(got)}"})
+def refused(wanted: str, got: object) -> PydanticCustomError:
+    """Return what a validator raises about a value."""
+    return said(f"{wanted}, got {shown(got)}")
+
+
+def said(words: str) -> PydanticCustomError:
+    """Return what a validator raises, in words that need nothing added."""
+    return PydanticCustomError(SAID_IN_FULL, "{words}", {"words": words})
 
 
 ToolLimit = Literal["poll", "exempt"] | int
@@ -83,16 +89,23 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
+    # What messages call it, and a field of it.
+    WHOLE: ClassVar[str] = "policy"
+    PART: ClassVar[str] = "parameter"
+
     def __init__(self, /, **parameters: Any) -> None:
         try:
             super().__init__(**parameters)
         except ValidationError as error:
-            problems = _problems(error)
-            message = "; ".join(f"{field}: {what}" for field, what in problems)
-            raise PolicyError(message, problems) from None
+            raise self.refusal(_problems(error, self.WHOLE, self.PART)) from None
 
     # pydantic checks the sections of a section itself, with one validator for the whole.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @staticmethod
+    def refusal(problems: Sequence[tuple[str, str]]) -> InputError:
+        """Return the exception that says what is wrong with which field."""
+        return PolicyError("; ".join(f"{field}: {what}" for field, what in problems), problems)
 
     @classmethod
     def defaults(cls) -> Self:
@@ -106,7 +119,8 @@ class Parameters(BaseModel):
             return super().model_rebuild(**options)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise PolicyError(f"{name}: parameters are frozen; make new ones with model_copy")
+        wanted = f"{self.PART}s are frozen; make new ones with model_copy"
+        raise self.refusal([(name, wanted)])
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """This with some parameters changed, and checked as new ones are."""
@@ -131,17 +145,17 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def _problems(error: ValidationError) -> list[tuple[str, str]]:
+def _problems(error: ValidationError, whole: str, part: str) -> list[tuple[str, str]]:
     """Field and what is wrong with it, in plain words."""
     found = []
     for problem in error.errors(include_url=False):
         field = _field(problem["loc"])
         if problem["type"] in ("extra_forbidden", "invalid_key"):
-            found.append((field, "there is no such parameter"))
+            found.append((field, f"there is no such {part}"))
         elif problem["type"] == SAID_IN_FULL:
-            found.append((field, problem["msg"]))
+            found.append((field or whole, problem["msg"]))
         else:
             wanted = problem["msg"].removeprefix("Value error, ")
             wanted = wanted.replace("Input should be", "wanted")
-            found.append((field or "policy", f"{wanted}, got {shown(problem['input'])}"))
+            found.append((field or whole, f"{wanted}, got {shown(problem['input'])}"))
     return found

@@ -14,7 +14,7 @@ Handles come as a list of (place, handle, decision): the place in the batch of t
 from cpython.object cimport PyObject_GenericSetAttr
 from libc.stdint cimport int8_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from records cimport Policy, Session
+from records cimport Policy, Pool, Session
 from cellium_fast._memory cimport SlotTable
 from cellium_fast._records cimport Batch as BatchObject
 from cellium_fast._step cimport DecisionBase, Handle
@@ -164,6 +164,18 @@ def set_policy(
     PyObject_GenericSetAttr(fleet, "_settings", settings)
     for handle, setting in handles:
         handle._setting = setting
+
+
+def set_pool(
+    journal, entry, SlotTable memory not None, Py_ssize_t row, record, fleet,
+    dict learned_from not None,
+):
+    """Replace what the pool of a row has learned; `learned_from` has where it is from."""
+    cdef size_t source = address_of(record)
+    cdef Pool* place = &memory.base.batch.pools[row]
+    write_ahead(journal, entry)
+    memcpy(place, <void*> source, sizeof(Pool))
+    PyObject_GenericSetAttr(fleet, "_learned_from", learned_from)
 
 
 def use_policy(
