@@ -4,10 +4,12 @@
 Nothing is promised about the messages: they are whatever a file holds.
 """
 
+from cellium_fast import usage as usages
 from cellium_fast.rounds import Round, ToolCall
 from cellium_fast.traces import runs, unsupported
-from cellium_fast.usage import TOO_MANY_TOKENS, context_tokens
 
+cdef object context_tokens = usages.context_tokens
+cdef double TOO_MANY_TOKENS = usages.TOO_MANY_TOKENS
 cdef object NO_EVENT = runs.NO_EVENT
 cdef object USER_MESSAGE = runs.USER_MESSAGE
 cdef object TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
