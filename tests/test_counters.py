@@ -12,7 +12,7 @@ import pytest
 from conftest import call, pack, tying_policy
 
 from cellium_fast import Action, Fleet, Policy, Posterior, RoundBatch, _records
-from cellium_fast.memory import LAST_GENERATION
+from cellium_fast._memory import LAST_GENERATION
 
 SEMANTICS = (Path(__file__).parent.parent / "docs" / "semantics.md").read_text("utf-8")
 

@@ -7,7 +7,7 @@ import pytest
 from conftest import Agent, Pair, call, pack, same_bits
 
 from cellium_fast import Fleet, InputError, Policy, Round, RoundBatch, SessionError, ToolCall
-from cellium_fast.memory import LAST_GENERATION
+from cellium_fast._memory import LAST_GENERATION
 from cellium_fast.names import Names
 
 KINDS = 50      # of rounds: after as many, all tables of known texts are full

@@ -75,14 +75,14 @@ def test_threads_and_batches(rounds, expected, kind, shuffled, threads, size, mo
     # Batches as small as these would be stepped by one thread.
     monkeypatch.setattr(pipeline, "CHUNK", 8)
     monkeypatch.setattr(pipeline, "SPAN", 1)
-    assert pipeline.spans_of(size, threads) == threads
+    assert pipeline.span_count(size, threads) == threads
     assert_same(traces(rounds, kind, threads, size, shuffled), expected[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_of_one(rounds, expected, kind):
     # Which are stepped by one thread, however many there may be.
-    assert pipeline.spans_of(1, 8) == 1
+    assert pipeline.span_count(1, 8) == 1
     few = rounds[:10]
     found = traces(few, kind, size=1, shuffled=True)
     assert_same(found, traces(few, kind))
