@@ -12,14 +12,24 @@ SOURCE = Path("src")
 MODULES = sorted(path.stem for path in SOURCE.glob("*.pyx"))
 HEADERS = sorted(str(path) for path in SOURCE.rglob("*") if path.suffix in (".pxd", ".h"))
 
+# Names for -fsanitize=, for a build that watches itself: .ci/sanitize.py says how to run one.
+SANITIZE = os.environ.get("CELLIUM_SANITIZE", "")
+
 if platform.system() == "Windows":
     COMPILE = ["/O2", "/fp:precise", "/std:c11"]
+    LINK = []
 else:
     # No fused multiply-add, which would round differently from machine to machine. That nobody
     # looks at floating-point exceptions changes no result, but lets GCC vectorise comparisons.
-    COMPILE = [
-        "-std=c11", "-O3", "-g0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-    ]
+    COMPILE = ["-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+    if SANITIZE:
+        LINK = [f"-fsanitize={SANITIZE}"]
+        COMPILE += [
+            *LINK, "-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all",
+        ]
+    else:
+        LINK = []
+        COMPILE += ["-O3", "-g0"]
 
 HELP = (
     "cellium-fast needs a C compiler that knows C11 and the Python headers; install them "
@@ -80,6 +90,7 @@ EXTENSIONS = [
         f"cellium_fast._{name}",
         [str(SOURCE / f"{name}.pyx")],
         extra_compile_args=COMPILE,
+        extra_link_args=LINK,
         include_dirs=[str(SOURCE)],
         depends=HEADERS,
     )
