@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +181,10 @@ class Decision(_step.DecisionBase):
 
         return explain(self)
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        values = {name: getattr(self._record, name) for name in COLUMNS}
+        return _decision_of, (values, self._setting)
+
     def __repr__(self) -> str:
         return (
             f"<Decision {self.action} round={self.features.round} cause={self.cause} "
@@ -315,10 +319,31 @@ class Decisions:
     def __iter__(self) -> Iterator[Decision]:
         return (self[index] for index in range(len(self)))
 
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Copies: a copy is not written to by a later step with this one as its `out`.
+        columns = {name: column.copy() for name, column in self._columns.items()}
+        return _decisions_of, (columns, self.setting_rows.copy(), list(self._settings))
+
     def __repr__(self) -> str:
         counts = np.bincount(self.action, minlength=len(Action))
         mix = ", ".join(f"{action} {counts[action]}" for action in Action if counts[action])
         return f"<Decisions of {len(self)}: {mix}>"
+
+
+def _decisions_of(
+    columns: dict[str, NDArray[Any]], setting_rows: NDArray[np.uint16], settings: Sequence[Setting]
+) -> Decisions:
+    decisions = Decisions(len(setting_rows), setting_rows, settings, columns)
+    for name, column in decisions.columns().items():
+        column[...] = columns[name]
+    return decisions
+
+
+def _decision_of(values: dict[str, Any], setting: Setting) -> Decision:
+    decisions = Decisions(1, np.zeros(1, np.uint16), [setting])
+    for name, column in decisions.columns().items():
+        column[0] = values[name]
+    return decisions[0]
 
 
 def _numbers(by_code: list[float]) -> dict[Action, float]:

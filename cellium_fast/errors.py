@@ -5,9 +5,11 @@ Each message names the argument, what came, what is wanted and, where it helps, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copyreg
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 
 def shown(value: object) -> str:
@@ -25,7 +27,15 @@ def shown(value: object) -> str:
 
 
 class CelliumError(Exception):
-    """Base of every exception this package raises on purpose."""
+    """Base of every exception this package raises on purpose.
+
+    All of them can be copied and pickled, so they get out of other processes.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        # Message and attributes as they are: constructors are not called with `args`, since what
+        # they take is not what they hand on.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(CelliumError, ValueError):

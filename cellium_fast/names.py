@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,3 +50,16 @@ class Names(_names.NameTable):
         """Of which of these hashes the error text was seen."""
         # A list at once: others may learn meanwhile.
         return np.isin(mixed, np.array(list(self._errors), np.uint32))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Copies: others may learn meanwhile.
+        return _names_of, (self._capacity, self.forgotten, dict(self._tools), dict(self._errors))
+
+
+def _names_of(
+    capacity: int, forgotten: int, tools: dict[int, str], errors: dict[int, str]
+) -> Names:
+    # `copy.copy` gives the dicts of `__reduce__`, which are nobody else's.
+    names = Names(capacity)
+    names.forgotten, names._tools, names._errors = forgotten, tools, errors
+    return names
