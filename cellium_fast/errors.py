@@ -6,7 +6,7 @@ Each message names the argument, what came, what is wanted and, where it helps, 
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,41 @@ def shown(value: object) -> str:
     >>> shown("abc"), shown(10 ** 5000)
     ("'abc'", 'an int too long to print')
     """
+    text = ""
     try:
-        return f"{value!r:.80}"
+        for part in _parts(value):
+            text += part
+            if len(text) >= SHOWN:
+                break
     except ValueError:
         return f"an {type(value).__name__} too long to print"
     except Exception:  # a value's own __repr__ may do anything
         return f"a {type(value).__name__}"
+    return text[:SHOWN]
+
+
+SHOWN = 80      # characters
+BRACKETS: dict[type, tuple[str, str]] = {
+    list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}"), set: ("{", "}"),
+    frozenset: ("frozenset({", "})"),
+}  # fmt: skip
+
+
+def _parts(value: Any) -> Iterator[str]:
+    """A value's repr, piece by piece: all of it may be longer than memory, of lists in lists."""
+    kind: type = type(value)
+    if kind not in BRACKETS or not value:
+        yield repr(value)
+        return
+    opening, closing = BRACKETS[kind]
+    yield opening
+    for place, item in enumerate(value):
+        yield ", " if place else ""
+        yield from _parts(item)
+        if kind is dict:
+            yield ": "
+            yield from _parts(value[item])
+    yield f",{closing}" if kind is tuple and len(value) == 1 else closing
 
 
 class CelliumError(Exception):
