@@ -179,12 +179,13 @@ class Policy(Parameters):
         if not isinstance(path, str | PathLike):
             raise PolicyError(f"path: wanted the path of a file, got {shown(path)}")
         path = Path(path)
-        try:
-            values = PARSERS[path.suffix.lower()](path.read_bytes())
-        except KeyError:
+        parse = PARSERS.get(path.suffix.lower())
+        if parse is None:
             raise PolicyError(
                 f"{path}: wanted a .toml, .yaml or .json file, got {path.suffix or 'no ending'}"
-            ) from None
+            )
+        try:
+            values = parse(_read_small(path))
         except OSError as error:
             raise PolicyError(f"{path}: {error.strerror or error}") from None
         except (ValueError, RecursionError) as error:
@@ -194,7 +195,7 @@ class Policy(Parameters):
         if not isinstance(values, dict):
             raise PolicyError(f"{path}: wanted a table of parameters, got {type(values).__name__}")
         try:
-            name = str(values.pop("preset", "default"))
+            name = values.pop("preset", "default")
             return cls.preset(name, **{str(key): value for key, value in values.items()})
         except (PolicyError, UnknownNameError) as error:
             raise PolicyError(f"{path}: {error}") from None
@@ -266,6 +267,14 @@ def _fill_rule(row: np.void, bit: int, name: str, rule: Rule) -> None:
             row[f"{name}_{parameter}"] = math.inf if value is None else value
 
 
+def _read_small(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise ValueError(f"wanted at most {LARGEST_FILE:,} bytes, there are more")
+    return data
+
+
 def _parse_toml(text: bytes) -> Any:
     import tomllib
 
@@ -275,10 +284,19 @@ def _parse_toml(text: bytes) -> Any:
 def _parse_yaml(text: bytes) -> Any:
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            # A few lines of merges of merges are more than any memory holds.
+            super().flatten_mapping(node)
+            if len(node.value) > MOST_KEYS:
+                raise ValueError(f"wanted at most {MOST_KEYS:,} keys in a mapping")
+
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"a value does not fit its tag ({error})") from None    # "!!int ''"
 
 
 def _parse_json(text: bytes) -> Any:
@@ -288,6 +306,8 @@ def _parse_json(text: bytes) -> Any:
 
 
 ANY_NUMBER = 256        # of tries: kernels count to 255
+LARGEST_FILE = 1 << 16  # bytes of a policy file: parsers take the square of a length for some
+MOST_KEYS = 1_000       # keys of a mapping of a YAML file, those merged into it included
 
 PARSERS = {
     ".toml": _parse_toml,
