@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,8 +14,16 @@ START = b"PK\x03\x04"
 LARGEST_MEMBER = 1 << 30
 """Bytes of a member after unpacking. Members are read one by one, each as a whole."""
 
+LARGEST_RATIO = 200
+"""Bytes that one packed byte may become, beyond `UNSUSPECTED`; packed logs come to some ten."""
+
+UNSUSPECTED = 16 << 20
+"""Bytes of a member that are unpacked in any case."""
+
 _FOLDER = "samples/"
 _ZSTD = 93
+# The other methods are not used for logs, and Python may unpack them without a bound.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, _ZSTD)
 _NO_ZSTD = "packed with zstd, for which Python before 3.14 needs the package backports.zstd"
 
 
@@ -29,6 +38,7 @@ class Member(NamedTuple):
 def read_members(file: BinaryIO) -> Iterator[Member]:
     """Yield the samples of an archive, in its order. What cannot be unpacked is told."""
     try:
+        size = file.seek(0, os.SEEK_END)
         archive = _zipfile().ZipFile(file)
     except Exception as error:      # as many kinds as bytes to be wrong
         yield Member("", b"", f"a broken zip archive ({error})")
@@ -39,7 +49,7 @@ def read_members(file: BinaryIO) -> Iterator[Member]:
             why = f"a zip archive without {_FOLDER}*.json: no Inspect AI log, or none with samples"
             yield Member("", b"", why)
         for info in members:
-            yield _read_member(archive, info)
+            yield _read_member(archive, info, size)
 
 
 def _zipfile() -> Any:
@@ -54,13 +64,30 @@ def _is_sample(name: str) -> bool:
     return name.startswith(_FOLDER) and name.endswith(".json")
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
-    if info.file_size > LARGEST_MEMBER:
-        size, limit = info.file_size >> 20, LARGEST_MEMBER >> 20
-        return Member(info.filename, b"", f"unpacks to {size:,} MiB, more than {limit:,} MiB")
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: int) -> Member:
+    fault = _refusal(info, size)
+    if fault is not None:
+        return Member(info.filename, b"", fault)
     try:
-        return Member(info.filename, archive.read(info))
+        with archive.open(info) as file:
+            # What the archive says of the size may be a lie: no more is unpacked.
+            return Member(info.filename, file.read(info.file_size + 1))
     except Exception as error:      # these depend on how it is packed
         no_zstd = info.compress_type == _ZSTD and isinstance(error, NotImplementedError)
         why = _NO_ZSTD if no_zstd else f"cannot be unpacked ({error})"
         return Member(info.filename, b"", why)
+
+
+def _refusal(info: zipfile.ZipInfo, size: int) -> str | None:
+    """Why a member of an archive of `size` bytes is not unpacked, if it is not.
+
+    A few bytes can become more than memory holds. The numbers in an archive may be lies.
+    """
+    if info.compress_type not in _METHODS:
+        return "packed by a method that is not used for logs; pack it with deflate"
+    packed = min(info.compress_size, size)
+    most = min(max(LARGEST_RATIO * packed, UNSUSPECTED), LARGEST_MEMBER)
+    if info.file_size > most:
+        told, limit = info.file_size >> 20, most >> 20
+        return f"unpacks to {told:,} MiB, more than {limit:,} MiB; unpack it first if you trust it"
+    return None
