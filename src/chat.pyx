@@ -34,7 +34,7 @@ def read_messages(list messages, complaints, bint any_error_start):
     chat.complaints = complaints
     chat.any_error_start = any_error_start
     chat.event = NO_EVENT
-    chat.waiting = []
+    chat.await_results([])
     chat.older = {}
     for message in messages:
         chat.add_message(message, index)
@@ -50,7 +50,9 @@ cdef class _Chat:
     cdef object complaints
     cdef bint any_error_start
     cdef object event       # since the last round
-    cdef list waiting       # calls of the last round, without a result so far
+    cdef list waiting       # calls of the last round; None in the place of one with its result
+    cdef Py_ssize_t first   # place in it before which nothing waits
+    cdef dict places        # places in it by id, the first one last
     cdef dict older         # the same of earlier rounds, by id
 
     cdef int add_message(self, message, Py_ssize_t index) except -1:
@@ -74,7 +76,7 @@ cdef class _Chat:
 
     cdef int add_round(self, dict message, Py_ssize_t index) except -1:
         for call in self.waiting:
-            if call.id is not None:
+            if call is not None and call.id is not None:
                 self.older[call.id] = call
         calls = self.read_calls(message, index)
         content = message.get("content")
@@ -82,7 +84,14 @@ cdef class _Chat:
         self.rounds.append(Round(calls, text, self.tokens(message.get("usage"), index)))
         self.events.append(self.event)
         self.event = NO_EVENT
-        self.waiting = calls[:]
+        self.await_results(calls)
+        return 0
+
+    cdef int await_results(self, list calls) except -1:
+        cdef Py_ssize_t place
+        self.waiting, self.first, self.places = calls[:], 0, {}
+        for place in range(len(calls) - 1, -1, -1):
+            self.places.setdefault(calls[place].id, []).append(place)
         return 0
 
     cdef tokens(self, usage, Py_ssize_t index):
@@ -155,19 +164,32 @@ cdef class _Chat:
         return 0
 
     cdef call_of(self, identity):
-        cdef list waiting = self.waiting
-        cdef Py_ssize_t place
         if identity is None:
-            return waiting.pop(0) if waiting else None
-        for place in range(len(waiting)):
-            if waiting[place].id == identity:
-                return waiting.pop(place)
-        late = self.older.pop(identity, None)
-        if late is not None:
-            return late
-        for place in range(len(waiting)):
-            if waiting[place].id is None:
-                return waiting.pop(place)
+            return self.take_first()
+        call = self.take(identity)
+        if call is None:
+            call = self.older.pop(identity, None)
+        return self.take(None) if call is None else call
+
+    cdef take(self, identity):
+        # The first waiting call with this id; with None, the first one without an id.
+        cdef list places = self.places.get(identity)
+        cdef Py_ssize_t place
+        while places:
+            place = places.pop()
+            call = self.waiting[place]
+            if call is not None:
+                self.waiting[place] = None
+                return call
+        return None
+
+    cdef take_first(self):
+        while self.first < len(self.waiting):
+            call = self.waiting[self.first]
+            self.waiting[self.first] = None
+            self.first += 1
+            if call is not None:
+                return call
         return None
 
     cdef error(self, dict message, result):

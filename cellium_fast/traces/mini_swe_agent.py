@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cellium_fast.traces.evidence import (
     SHELL_ERRORS,
@@ -28,7 +28,8 @@ from cellium_fast.traces.unsupported import has_return_code
 NAME = "mini-swe-agent"
 
 _TOOL = "bash"
-_BLOCK = re.compile(r"```(?:bash|sh|mswea_bash_command)[ \t]*\n(.*?)\n```", re.DOTALL)
+_BLOCK_START = re.compile(r"```(?:bash|sh|mswea_bash_command)[ \t]*\n")
+_BLOCK_END = "\n```"
 _RETURN_CODE = re.compile(
     r"(?:<exception>.*?</exception>\s*)?<returncode>\s*(-?\d{1,9})\s*</returncode>\s*", re.DOTALL
 )
@@ -98,16 +99,37 @@ class _Trajectory:
         content, calls = message.get("content"), message.get("tool_calls")
         self._has_command = False
         if calls is None and isinstance(content, str):
-            blocks = list(_BLOCK.finditer(content))
-            if len(blocks) == 1:
-                block = blocks[0]
-                calls = [tool_call(None, _TOOL, block[1])]
-                content = content[: block.start()] + content[block.end() :]
+            block = _only_block(content)
+            if block is not None:
+                calls = [tool_call(None, _TOOL, block.command)]
+                content = content[: block.start] + content[block.end :]
                 self._has_command = True
         usage = fields(fields(message.get("extra")).get("response")).get("usage")
         self.translation.add(
             {"role": "assistant", "content": content, "tool_calls": calls, "usage": usage}, place
         )
+
+
+class _Block(NamedTuple):
+    start: int
+    command: str
+    end: int
+
+
+def _only_block(content: str) -> _Block | None:
+    """Return the block of code with a command, if there is one only."""
+    only, position = None, 0
+    while start := _BLOCK_START.search(content, position):
+        # Found by hand: in a text of blocks that do not end an expression would look for the end
+        # of each.
+        end = content.find(_BLOCK_END, start.end())
+        if end < 0:
+            return only
+        if only is not None:
+            return None
+        position = end + len(_BLOCK_END)
+        only = _Block(start.start(), content[start.end() : end], position)
+    return only
 
 
 def _is_user(message: Mapping[str, Any]) -> bool:

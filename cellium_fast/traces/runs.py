@@ -107,9 +107,12 @@ class RunNames:
 
     def unique(self, wanted: str) -> str:
         """Return the name wanted, with a number behind it if it was given before."""
-        count = self._taken.get(wanted, 0) + 1
-        self._taken[wanted] = count
-        return wanted if count == 1 else self.unique(f"{wanted}#{count}")
+        while True:
+            count = self._taken.get(wanted, 0) + 1
+            self._taken[wanted] = count
+            if count == 1:
+                return wanted
+            wanted = f"{wanted}#{count}"
 
 
 def _attempt(fields: Mapping[str, Any]) -> str:
