@@ -137,7 +137,7 @@ def row_of(kind: str, name: str | None, table: Mapping[str, object]) -> int:
 def place_of(kind: str, name: str, table: Mapping[str, object]) -> int:
     """Place of a name in a table; UnknownNameError if it is not there."""
     names = list(table)
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise UnknownNameError(kind, name, names)
     return names.index(name)
 
