@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -562,6 +562,10 @@ class Fleet(Changes):
         fleet = cls(seed=state.seed, policies=state.policies, pools=state.pools, threads=threads)
         fleet._restore(state)
         return fleet
+
+    def __reduce__(self) -> NoReturn:
+        # A copy would share the memory of this one, or be another fleet of the same random numbers.
+        raise TypeError("a Fleet cannot be copied or pickled; use its save, and Fleet.load")
 
     def __repr__(self) -> str:
         return (

@@ -175,6 +175,23 @@ def test_names_that_are_learned_meanwhile_do_not_reach_a_copy(again):
     assert found._errors == fleet.names._errors != {}
 
 
+# --- fleets and sessions -------------------------------------------------------------------------
+def test_a_fleet_is_no_value_to_be_copied(again):
+    fleet, ids, _ = told()
+    with pytest.raises(TypeError, match="use its save, and Fleet"):
+        again(fleet)
+    assert len(fleet.step(ids, [Round()] * 4)) == 4
+
+
+def test_a_session_is_a_name_of_one_in_its_fleet(again):
+    session = Fleet().session("a")
+    if again is copy.copy:
+        assert again(session) is session
+    else:
+        with pytest.raises(TypeError, match="stands for one in its fleet"):
+            again(session)
+
+
 # --- what is given -------------------------------------------------------------------------------
 GIVEN = {
     "call": SEARCHES[0],
