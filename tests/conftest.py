@@ -247,6 +247,10 @@ def near_a_threshold(features, policy):
     return any(abs(features["trend_confidence"] - limit) < 1e-5 for limit in limits)
 
 
+class MetByChance(AssertionError):
+    """A pooled session met a threshold that single precision decides: another seed, please."""
+
+
 class Pair:
     """A fleet and reference sessions that get the same calls; every step is compared."""
 
@@ -264,10 +268,11 @@ class Pair:
     def open(self, count, *, policy=None, pool=None, private=False, **limits):
         """Opens sessions in both; returns their ids."""
         ids = self.fleet.open(count, policy=policy, pool=pool, private=private, **limits)
-        own = self.policies[policy or next(iter(self.policies))]
-        if own["tie_break"] == "greedy":
-            # The package's means stand in for draws; they are compared with the reference's.
-            own = {**own, "tie_break": "thompson", "greedy": True}
+        return self.follow(ids, policy=policy, pool=pool, private=private, **limits)
+
+    def follow(self, ids, *, policy=None, pool=None, private=False, **limits):
+        """Opens in the reference what was opened in the fleet; returns the ids."""
+        own = self.reference_of(policy)
         shared = self.pools[pool or next(iter(self.pools))]
         for one in ids.tolist():
             self.sessions[one] = reference.open_session(
@@ -276,15 +281,31 @@ class Pair:
             )  # fmt: skip
         return ids.tolist()
 
-    def step(self, ids, rounds):
-        """Steps both and compares; returns the package's decisions."""
-        decisions = self.fleet.step(np.array(ids, np.int64), pack(rounds))
+    def reference_of(self, policy=None):
+        """A policy by name, as a reference session has it."""
+        own = self.policies[policy or next(iter(self.policies))]
+        if own["tie_break"] == "greedy":
+            # The package's means stand in for draws; they are compared with the reference's.
+            own = {**own, "tie_break": "thompson", "greedy": True}
+        return own
+
+    def step(self, ids, rounds, given=None, **options):
+        """Steps both and compares; returns the package's decisions.
+
+        `given` are the same rounds, if the fleet shall have them in another form than columns.
+        """
+        given = pack(rounds) if given is None else given
+        decisions = self.fleet.step(np.array(ids, np.int64), given, **options)
+        self.step_references(ids, rounds, decisions)
+        return decisions
+
+    def step_references(self, ids, rounds, decisions):
+        """Steps the reference sessions of a call and compares what the fleet decided."""
         for place, (one, given) in enumerate(zip(ids, rounds, strict=True)):
             if one in self.sessions:
                 self.step_reference(one, given, decisions, place)
         for pool in self.pools.values():
             reference.end_call(pool)
-        return decisions
 
     def step_reference(self, one, given, decisions, place):
         """Steps one reference session with the package's draws and compares the decisions."""
@@ -294,7 +315,8 @@ class Pair:
             decisions.features["plateau"][place] != decision["features"]["plateau"]
             or decisions.rules[place] != decision["rules"]
         ):
-            assert session["posterior"]["private"], "a threshold was met by chance: another seed"
+            if not session["posterior"]["private"]:
+                raise MetByChance("another seed")
             del self.sessions[one]
             self.dropped += 1
             return
@@ -327,6 +349,22 @@ class Pair:
         for one in ids:
             if one in self.sessions:
                 reference.forget(self.sessions[one])
+
+    def use_policy(self, ids, name):
+        """Sessions go on under another policy."""
+        self.fleet.use_policy(ids, name)
+        for one in ids:
+            if one in self.sessions:
+                session, own = self.sessions[one], self.reference_of(name)
+                session["policy"] = own
+                if session["posterior"]["private"]:
+                    session["posterior"].update(decay=own["decay"], prior=own["prior"])
+
+    def set_policy(self, name, policy, ids):
+        """A policy becomes another; `ids` are of the sessions under it."""
+        self.fleet.set_policy(name, policy)
+        self.policies[name] = reference_policy(policy)
+        self.use_policy(ids, name)
 
     def close(self, ids, successes=None):
         """Closes sessions in both; `successes` holds True, False or None each."""
