@@ -212,7 +212,7 @@ def test_a_session_takes_six_lines_of_cache():
     assert _records.SESSION.itemsize <= 6 * 64
     memory = Fleet()._memory
     for count in (1, 100, 5_000):
-        memory.slots_for(count)
+        memory.slots_for(count, np.empty(0, np.int64))
         assert memory.sessions.ctypes.data % 64 == 0
     assert memory.free.nbytes + memory.watched.nbytes == 0
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import TOOL_HASHES, Seeded, fresh_rng, random_policy, same_bits
 
-from cellium_fast import Fleet, Policy, RoundBatch, _features, _rules
+from cellium_fast import Fleet, Policy, RoundBatch, _features, _records, _rules
 
 VARIANTS = _features.variants()
 LANES = _features.LANES
@@ -181,4 +181,4 @@ def test_a_variant_that_is_not_there_is_refused(variant):
     assert variant not in VARIANTS
     for stage in (_features.extract, _rules.evaluate):
         with pytest.raises(ValueError, match=f"cannot run variant {variant}"):
-            stage(0, 0, 0, variant)
+            stage(_records.Batch(), 0, 0, variant)

@@ -270,7 +270,7 @@ def test_the_size_of_a_chunk_does_not_show(rounds, plain, private, chunk, thread
 
 def test_another_seed_decides_differently(rounds, plain):
     fleet, ids = crowd_fleet(True)
-    fleet._memory._seed = 12
+    fleet._memory.seed = 12
     draws = fleet.step(ids, rounds[0]).draws
     expected = plain[True, "thompson"][0][0]["draws"]
     drawn = ~np.isnan(expected)
