@@ -77,7 +77,7 @@ def set_policy(
     handles: list[tuple[Session, Setting]],
 ) -> None: ...
 def set_pool(
-    journal: Journal | None,
+    journal: Any,
     entry: object,
     memory: SlotTable,
     row: int,

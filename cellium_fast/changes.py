@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from weakref import WeakMethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,7 @@ class Changes:
         self._settings = [Setting(policy, self._names) for policy in policies.values()]
         self._handles: dict[int, Session] = {}
         self._lock = _spans.Turn()
+        self._lock.call_in_child(WeakMethod(self._begin_sources))
         self._journal: Any = None
         self._increments = pipeline.no_increments(len(pools))
         self._stepper = _step.Stepper()
@@ -224,11 +226,18 @@ class Changes:
             errors=dict(self._names._errors),
             forgotten=self._names.forgotten,
             handles=[handle._state() for handle in self._handles.values()],
+            histories=dict(self._learned_from),
+            max_sessions=self._max_sessions,
+            calls=self._memory.calls,
+            evicted=self._memory.evicted,
+            last_use=self._memory.last_uses(),
         )
 
     def _restore(self, state: FleetState) -> None:
-        """Be what another fleet was, of the same seed, policies and pools; this one is new."""
+        """Be what another fleet was, of the same settings; this one is new."""
         self._memory.restore(state.opened, state.sessions, state.free, state.posteriors)
+        self._memory.restore_uses(state.calls, state.evicted, state.last_use)
+        self._learned_from = dict(state.histories)
         self._names.restore(state.tools, state.errors, state.forgotten)
         self._memory.make_room_for_watched()
         for one in state.handles:
@@ -243,6 +252,18 @@ class Changes:
     def _learned(self, row: int) -> tuple[np.void, PoolHistory]:
         name = list(self._pools)[row]
         return self._memory.pools[row].copy(), self._learned_from[name]
+
+    def _begin_sources(self) -> None:
+        """Tell what the pools learn from now on from what they learned before.
+
+        For a fleet that goes on from where another one was, which may go on as well.
+        """
+        self._learned_from = {
+            name: self._learned_from[name].continued(settings, record)
+            for (name, settings), record in zip(
+                self._pools.items(), self._memory.pools, strict=True
+            )
+        }
 
     def _set_pool(self, row: int, record: NDArray[Any], history: PoolHistory) -> None:
         name = list(self._pools)[row]

@@ -95,7 +95,8 @@ class Fleet(Changes):
         Raises
         ------
         SnapshotError
-            The system refused to write; what was there before is untouched.
+            The system refused to write; the message says whether the old file is still there, as
+            it is unless the very last step failed.
 
         Examples
         --------
@@ -117,6 +118,9 @@ class Fleet(Changes):
     def load(cls, path: str | PathLike[str], *, threads: int | None = None) -> Self:
         """The fleet that was saved: the same calls get the same decisions, bit for bit.
 
+        What its pools learn from now on is told from what they learned before, so that what two
+        fleets learned that were loaded from one file can be merged.
+
         Parameters
         ----------
         path
@@ -133,7 +137,9 @@ class Fleet(Changes):
         InputError
             `threads` does not make sense.
         """
-        return cls._from_state(snapshot.read(path), threads=threads)
+        fleet = cls._from_state(snapshot.read(path), threads=threads)
+        fleet._begin_sources()      # another process may load the same file
+        return fleet
 
     # --- opening and closing ---------------------------------------------------------------------
     def open(
@@ -544,22 +550,16 @@ class Fleet(Changes):
         learned.fill(record[0])
         self._lock.run(self._set_pool, row, record, PoolHistory.begun(learned))
 
-    def _begin_sources(self) -> None:
-        """Tell what the pools learn from now on from what they learned before.
-
-        For a fleet that goes on from where another one was, which may go on as well.
-        """
-        self._learned_from = {
-            name: PoolHistory.begun(self.export_posterior(name)) for name in self._pools
-        }
-
     def _is_open(self, session_id: int) -> bool:
         return self._lock.run(self._memory.is_open, session_id)
 
     # --- for snapshots ---------------------------------------------------------------------------
     @classmethod
     def _from_state(cls, state: FleetState, *, threads: int | None = None) -> Self:
-        fleet = cls(seed=state.seed, policies=state.policies, pools=state.pools, threads=threads)
+        fleet = cls(
+            seed=state.seed, policies=state.policies, pools=state.pools, threads=threads,
+            max_sessions=state.max_sessions,
+        )
         fleet._restore(state)
         return fleet
 

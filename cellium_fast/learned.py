@@ -341,7 +341,7 @@ class LearnedPosterior(Stated):
         ------
         LearnedStateError
             The file does not make sense, cannot be merged with this, written, or waited for. It is
-            as it was.
+            as it was, unless the message says that the new one is in place.
         """
         import filelock
 
@@ -493,8 +493,8 @@ def _newer(name: str, one: Contribution, other: Contribution) -> Contribution:
                 return late
     raise LearnedStateError(
         f"sources.{name}: the two states of it are not an earlier and a later one; a fleet was "
-        "copied, by a fork or from a backup, and both copies went on. In a copy, first begin a new "
-        "source: fleet.import_posterior(fleet.export_posterior())"
+        "copied, and both copies went on. In a copy, first begin a new source: "
+        "fleet.import_posterior(fleet.export_posterior())"
     )
 
 

@@ -151,6 +151,10 @@ class Memory(_memory.SlotTable):
         free = self.free[: self.free_count].copy()
         return copy_of(self.sessions[: self.used]), free, copy_of(self.pools)
 
+    def last_uses(self) -> NDArray[np.uint64] | None:
+        """A copy of `last_use`, for the slots used."""
+        return None if self.last_use is None else self.last_use[: self.used].copy()
+
     def restore(
         self, opened: int, sessions: NDArray[Any], free: Slots, pools: NDArray[Any]
     ) -> None:
@@ -161,6 +165,16 @@ class Memory(_memory.SlotTable):
         self.hold_free(free.copy())
         self.used, self.free_count, self.opened = len(sessions), len(free), opened
         self.open_count = int(np.count_nonzero(here["flags"]))
+
+    def restore_uses(
+        self, calls: int, evicted: int, last_use: NDArray[np.uint64] | None
+    ) -> None:
+        """After `restore`: who was used when."""
+        self.calls, self.evicted = calls, evicted
+        if last_use is not None:
+            here = np.zeros(len(self.sessions), np.uint64)
+            here[: len(last_use)] = last_use
+            self.hold_last_use(here)
 
     def slots_of(self, ids: NDArray[np.int64]) -> Slots:
         """Slots of open sessions, none twice; SessionError if an id is unknown, closed or twice.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 if TYPE_CHECKING:
     from cellium_fast.learned import LearnedPosterior
+    from cellium_fast.policy import Posterior
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +23,37 @@ class PoolHistory:
     ----------
     source
         32 hexadecimal digits, of no other pool: what it learns from now on is told by them.
-    start
-        What was imported or loaded into it; None: its prior.
+    origin
+        What was imported or loaded into it, or a function that works it out; None: its prior.
     """
 
     source: str
-    start: LearnedPosterior | None = None
+    origin: LearnedPosterior | Callable[[], LearnedPosterior] | None = None
 
     @classmethod
-    def begun(cls, start: LearnedPosterior | None = None) -> Self:
-        """Return the history of a pool that begins with `start`."""
-        return cls(os.urandom(16).hex(), start)
+    def begun(
+        cls, origin: LearnedPosterior | Callable[[], LearnedPosterior] | None = None
+    ) -> Self:
+        """Return the history of a pool that begins with `origin`."""
+        return cls(os.urandom(16).hex(), origin)
+
+    @property
+    def start(self) -> LearnedPosterior | None:
+        """What the pool began with; None: its prior."""
+        return self.origin() if callable(self.origin) else self.origin
+
+    def continued(self, settings: Posterior, record: np.void) -> PoolHistory:
+        """Return the history of a pool that goes on where one with this history is now.
+
+        It is quick, and imports nothing, for it is called in the child of a fork: what the pool
+        began with is worked out once it is asked for.
+        """
+        return PoolHistory.begun(cache(partial(_learned_in, settings, record.copy(), self)))
 
     def as_json(self) -> dict[str, Any]:
         """Return what `from_json` takes."""
-        return {"source": self.source, "start": self.start and self.start.as_json()}
+        start = self.start
+        return {"source": self.source, "start": start and start.as_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -45,3 +65,10 @@ class PoolHistory:
             checked_source(value.get("source")),
             None if start is None else LearnedPosterior.from_fields(start),
         )
+
+
+def _learned_in(settings: Posterior, record: np.void, history: PoolHistory) -> LearnedPosterior:
+    from cellium_fast.learned import LearnedPosterior
+
+    # The name of the pool is of no matter here, and may be one that JSON does not have.
+    return LearnedPosterior.of_pool("", settings, record, history)

@@ -9,57 +9,33 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _records, _step, whole_file
-from cellium_fast.errors import PolicyError, SnapshotError, shown
-from cellium_fast.policy import Policy, Posterior
-from cellium_fast.state import FleetState, HandleState, impossible
+from cellium_fast import whole_file
+from cellium_fast.errors import SnapshotError
+from cellium_fast.snapshot_content import (
+    Content,
+    Refused,
+    begin_histories,
+    content_of,
+    state_of,
+    whole_number,
+)
+from cellium_fast.state import FleetState, impossible
 
 FORMAT = "cellium-fast snapshot"
-VERSION = 1
+VERSION = 2
 CHECKSUM = b'"xxh3_128":"'          # what stands before it
 CHECKSUM_LENGTH = 32                # hexadecimal digits
 LENGTH_BYTES = 8                    # a safetensors file begins with the length of its header
 HEAD = b'{"__metadata__":{"format":"' + FORMAT.encode()
 LOOKED_AT = 4096                    # bytes in which a snapshot says what it is
 WRITTEN_AT_ONCE = 2**26             # bytes
-
-Tensors = dict[str, NDArray[Any]]
-
-# The tensors that hold records.
-LAYOUTS = {
-    "sessions": _records.SESSION,
-    "posteriors": _records.POOL,
-    "outcomes": _step.OUTCOME,
-}
-
-
-@dataclass(slots=True)
-class Content:
-    """A snapshot as it stands in the file."""
-
-    metadata: dict[str, str]
-    tensors: Tensors
-
-
-# What makes the content of a file of version v one of version v + 1. Each says what the older one
-# lacks and what it is filled with; there is none yet.
-MIGRATIONS: dict[int, Callable[[Content], Content]] = {}
-
-
-class Refused(Exception):
-    """A reason of SnapshotError, and in words what is wrong."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -71,79 +47,31 @@ def write(path: str | os.PathLike[str], state: FleetState) -> None:
     Raises
     ------
     SnapshotError
-        The system refused ("unwritable"); the old file is as it was.
+        The system refused ("unwritable"). The old file is as it was, unless only the last step
+        failed, to bring the directory to the disk: then the message says that the new one is
+        there.
     """
     path = Path(path)
-    parts = _packed(_content_of(state))
+    content = content_of(state)
+    content.metadata = {
+        "format": FORMAT,
+        "format_version": str(VERSION),
+        "xxh3_128": "0" * CHECKSUM_LENGTH,      # until it is known
+        "package_version": _package_version(),
+        "byte_order": sys.byteorder,
+        "length": "0",                          # of the tensors, until it is known
+        **content.metadata,
+    }
+    parts = _packed(content)
     try:
         whole_file.replace(path, lambda descriptor: _write_all(descriptor, parts))
+    except whole_file.DirectoryNotSynced as error:
+        raise SnapshotError(path, "unwritable", f"{error.strerror}") from error
     except OSError as error:
         raise SnapshotError(
             path, "unwritable",
             f"cannot be written: {error.strerror or error}; what was there before is untouched",
         ) from error
-
-
-def _content_of(state: FleetState) -> Content:
-    handles, former = _of_handles(state.handles)
-    return Content(
-        {
-            "format": FORMAT,
-            "format_version": str(VERSION),
-            "xxh3_128": "0" * CHECKSUM_LENGTH,      # until it is known
-            "package_version": _package_version(),
-            "byte_order": sys.byteorder,
-            "length": "0",                          # of the tensors, until it is known
-            "seed": str(state.seed),
-            "opened": str(state.opened),
-            "forgotten": str(state.forgotten),
-            "layouts": json.dumps({name: _table_of(dtype) for name, dtype in LAYOUTS.items()}),
-        },
-        {
-            "free": np.ascontiguousarray(state.free, "<i8"),
-            "sessions": _as_bytes("sessions", state.sessions),
-            "posteriors": _as_bytes("posteriors", state.posteriors),
-            "outcomes": _as_bytes("outcomes", state.outcomes()),
-            "policies": _as_json(_dumped(state.policies)),
-            "pools": _as_json(_dumped(state.pools)),
-            "tools": _as_json(list(state.tools.items())),
-            "errors": _as_json(list(state.errors.items())),
-            "handles": _as_json(handles),
-            "former_policies": _as_json([policy.model_dump() for policy in former]),
-        },
-    )
-
-
-def _dumped(table: Mapping[str, Policy | Posterior]) -> dict[str, dict[str, Any]]:
-    """All parameters by name: what a later version has as defaults does not matter."""
-    return {name: parameters.model_dump() for name, parameters in table.items()}
-
-
-def _of_handles(handles: list[HandleState]) -> tuple[list[list[Any]], list[Policy]]:
-    """The handles as JSON values, and the policies that they refer to by their places."""
-    places: dict[int, int] = {}
-    former: list[Policy] = []
-    rows = []
-    for handle in handles:
-        policy, place = handle.decided_under, None
-        if policy is not None:
-            place = places.setdefault(id(policy), len(former))
-            if place == len(former):
-                former.append(policy)
-        tools, used = list(handle.tools), sorted(handle.used_tools)
-        rows.append([handle.id, handle.name, tools, used, place])
-    return rows, former
-
-
-def _as_json(value: Any) -> NDArray[np.uint8]:
-    # Text in ASCII: the standard library's JSON holds any Python text, lone surrogates too.
-    return np.frombuffer(json.dumps(value, separators=(",", ":")).encode("ascii"), np.uint8)
-
-
-def _as_bytes(name: str, records: NDArray[Any]) -> NDArray[np.uint8]:
-    dtype = LAYOUTS[name]
-    flat = np.ascontiguousarray(records, dtype)
-    return flat.view(np.uint8).reshape(len(records), dtype.itemsize)
 
 
 def _packed(content: Content) -> list[memoryview]:
@@ -155,7 +83,7 @@ def _packed(content: Content) -> list[memoryview]:
 
     length = str(sum(tensor.nbytes for tensor in content.tensors.values()))
     described: dict[str, Any] = {"__metadata__": {**content.metadata, "length": length}}
-    kinds = {np.dtype("<i8"): "I64", np.dtype(np.uint8): "U8"}
+    kinds = {np.dtype("<i8"): "I64", np.dtype("<u8"): "U64", np.dtype(np.uint8): "U8"}
     end = 0
     for name, tensor in content.tensors.items():
         begin, end = end, end + tensor.nbytes
@@ -200,7 +128,7 @@ def read(path: str | os.PathLike[str]) -> FleetState:
 
 def _read(path: Path) -> FleetState:
     content = _migrated(_unpacked(_bytes_of(path)))
-    state = _state_of(content)
+    state = state_of(content)
     problem = impossible(state)
     if problem is not None:
         raise Refused("impossible", f"says what no fleet can be: {problem}")
@@ -263,7 +191,7 @@ def _unpacked(data: bytes) -> Content:
 
 
 def _tensor(dtype: str, shape: list[int], data: bytearray) -> NDArray[Any]:
-    return np.frombuffer(data, {"I64": "<i8", "U8": "u1"}[dtype]).reshape(shape)
+    return np.frombuffer(data, {"I64": "<i8", "U64": "<u8", "U8": "u1"}[dtype]).reshape(shape)
 
 
 def _is_snapshot(data: bytes) -> bool:
@@ -316,189 +244,24 @@ def _has_its_checksum(data: bytes, *, or_none: bool) -> bool:
     return digest.hexdigest().encode("ascii") == whole[place : place + CHECKSUM_LENGTH]
 
 
-# --- from the content to a state -----------------------------------------------------------------
+# --- versions ------------------------------------------------------------------------------------
 def _migrated(content: Content) -> Content:
     """The content as this version writes it."""
-    for version in range(_whole_number(content, "format_version"), VERSION):
+    for version in range(whole_number(content, "format_version"), VERSION):
         content = MIGRATIONS[version](content)
     return content
 
 
-def _state_of(content: Content) -> FleetState:
-    layouts = _json(content.metadata, "layouts", dict)
-    return FleetState(
-        seed=_whole_number(content, "seed"),
-        opened=_whole_number(content, "opened"),
-        sessions=_records_of(content, "sessions", layouts),
-        free=_tensor_of(content, "free", "<i8", 1).astype(np.int64),
-        policies=_parameters(content, "policies", Policy),
-        pools=_parameters(content, "pools", Posterior),
-        posteriors=_records_of(content, "posteriors", layouts),
-        tools=_texts(content, "tools"),
-        errors=_texts(content, "errors"),
-        forgotten=_whole_number(content, "forgotten"),
-        handles=_handles(content, _records_of(content, "outcomes", layouts)),
-    )
+def _from_version_1(content: Content) -> Content:
+    """Any number of sessions; what the pools had learned is what they begin with."""
+    content.metadata |= {"calls": "0", "evicted": "0"}
+    begin_histories(content)
+    return content
 
 
-def _whole_number(content: Content, name: str) -> int:
-    text = content.metadata.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
-        raise Refused("impossible", f"{name}: wanted a number, got {shown(text)}")
-    return int(text)
-
-
-def _tensor_of(content: Content, name: str, dtype: str, dimensions: int) -> NDArray[Any]:
-    tensor = content.tensors.get(name)
-    if tensor is None or tensor.dtype != dtype or tensor.ndim != dimensions:
-        raise Refused("impossible", f"{name}: wanted a tensor {dtype} of {dimensions} dimensions")
-    return tensor
-
-
-def _json(texts: Mapping[str, str], name: str, kind: type) -> Any:
-    try:
-        value = json.loads(texts.get(name, ""))
-    except (ValueError, RecursionError) as error:
-        raise Refused("impossible", f"{name}: wanted JSON, {error}") from error
-    if not isinstance(value, kind):
-        raise Refused("impossible", f"{name}: wanted a {kind.__name__}, got {shown(value)}")
-    return value
-
-
-def _json_tensor(content: Content, name: str, kind: type) -> Any:
-    text = _tensor_of(content, name, "u1", 1).tobytes().decode("ascii", "replace")
-    return _json({name: text}, name, kind)
-
-
-def _texts(content: Content, name: str) -> dict[int, str]:
-    pairs = _json_tensor(content, name, list)
-    for pair in pairs:
-        if not (isinstance(pair, list) and list(map(type, pair)) == [int, str]):
-            raise Refused("impossible", f"{name}: wanted a hash and a text, got {shown(pair)}")
-    return dict(pairs)
-
-
-def _handles(content: Content, outcomes: NDArray[Any]) -> list[HandleState]:
-    former = [
-        _parameters_from(f"former_policies {place}", given, Policy)
-        for place, given in enumerate(_json_tensor(content, "former_policies", list))
-    ]
-    rows = _json_tensor(content, "handles", list)
-    if len(rows) != len(outcomes):
-        raise Refused("impossible", f"handles: {len(rows)}, but {len(outcomes)} decisions")
-    return [
-        _handle(row, former, outcome.tobytes())
-        for row, outcome in zip(rows, outcomes, strict=True)
-    ]
-
-
-def _handle(row: Any, former: list[Policy], outcome: bytes) -> HandleState:
-    kinds = (int, str, list, list)
-    good = (
-        isinstance(row, list) and len(row) == 5 and tuple(map(type, row[:4])) == kinds
-        and all(isinstance(tool, str) for tool in row[2] + row[3])
-        and (row[4] is None or (type(row[4]) is int and 0 <= row[4] < len(former)))
-    )
-    if not good:
-        raise Refused("impossible", f"handles: wanted id, name, tools, got {shown(row)}")
-    policy = None if row[4] is None else former[row[4]]
-    return HandleState(row[0], row[1], tuple(row[2]), frozenset(row[3]), policy, outcome)
-
-
-def _parameters(content: Content, name: str, kind: type[Any]) -> Any:
-    table = _json_tensor(content, name, dict)
-    return {
-        one: _parameters_from(f"{name} {shown(one)}", given, kind) for one, given in table.items()
-    }
-
-
-def _parameters_from(what: str, given: Any, kind: type[Any]) -> Any:
-    """Checked parameters; none may be missing: what it was is not what is the default now."""
-    if not isinstance(given, dict):
-        raise Refused("impossible", f"{what}: wanted parameters by name, got {shown(given)}")
-    try:
-        parameters = kind(**given)
-    except PolicyError as error:
-        raise Refused("impossible", f"{what}: {error}") from error
-    missing = next(_missing(given, parameters.model_dump()), None)
-    if missing is not None:
-        raise Refused("impossible", f"{what}: {missing}: is missing")
-    return parameters
-
-
-def _missing(given: Any, complete: Any, path: str = "") -> Iterator[str]:
-    """Paths of what `complete` has and `given` has not."""
-    if isinstance(complete, dict):
-        for name, value in complete.items():
-            if name not in given:
-                yield f"{path}{name}"
-            else:
-                yield from _missing(given[name], value, f"{path}{name}.")
-
-
-# --- layouts of records --------------------------------------------------------------------------
-def _fields(
-    dtype: np.dtype[Any], prefix: str = "", start: int = 0
-) -> Iterator[tuple[str, str, int]]:
-    """Name, format and offset of every field; those of a record within are ``record.field``."""
-    for name in dtype.names or ():
-        kind, offset = dtype.fields[name][:2]       # type: ignore[index]
-        if kind.names:
-            yield from _fields(kind, f"{prefix}{name}.", start + offset)
-        else:
-            shape = str(kind.shape) if kind.shape else ""
-            yield f"{prefix}{name}", f"{shape}{kind.base.str}", start + offset
-
-
-def _table_of(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """A layout of records as JSON values."""
-    return {
-        "itemsize": dtype.itemsize,
-        "fields": {name: [kind, offset] for name, kind, offset in _fields(dtype)},
-    }
-
-
-def _records_of(content: Content, name: str, layouts: dict[str, Any]) -> NDArray[Any]:
-    """Records of the package's own layout, each field by its name."""
-    dtype = LAYOUTS[name]
-    raw = _tensor_of(content, name, "u1", 2)
-    table = layouts.get(name)
-    theirs, ours = _flat(name, table), _flat(name, _table_of(dtype))
-    if raw.shape[1] != theirs.itemsize:
-        raise Refused(
-            "impossible", f"{name}: wanted {theirs.itemsize} bytes each, got {raw.shape[1]}"
-        )
-    if theirs == ours:
-        return raw.reshape(-1).view(dtype)
-    for what, one, other in (("there is no such field", theirs, ours),
-                             ("is missing", ours, theirs)):
-        for field in one.names or ():
-            if field not in (other.names or ()):
-                raise Refused("impossible", f"{name}: {field}: {what}")
-            if one[field] != other[field]:
-                raise Refused(
-                    "impossible", f"{name}: {field}: wanted {ours[field]}, got {theirs[field]}"
-                )
-    records = np.zeros(len(raw), ours)
-    found = raw.reshape(-1).view(theirs)
-    for field in ours.names or ():
-        records[field] = found[field]
-    return records.view(dtype)
-
-
-def _flat(name: str, table: Any) -> np.dtype[Any]:
-    """The dtype that a table says, with the fields of inner records among its own."""
-    try:
-        kinds = {field: np.dtype(kind) for field, (kind, _) in table["fields"].items()}
-        if any(kind.base.kind not in "iuf" for kind in kinds.values()):
-            raise ValueError("wanted numbers")
-        offsets = [offset for _, offset in table["fields"].values()]
-        return np.dtype({
-            "names": list(kinds), "formats": list(kinds.values()), "offsets": offsets,
-            "itemsize": table["itemsize"],
-        })
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise Refused("impossible", f"{name}: has no table of fields: {error}") from error
+# What makes the content of a file of version v one of version v + 1. Each says what the older one
+# lacks and what it is filled with.
+MIGRATIONS: dict[int, Callable[[Content], Content]] = {1: _from_version_1}
 
 
 def _package_version() -> str:

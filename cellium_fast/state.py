@@ -17,8 +17,9 @@ from cellium_fast import _records, _step
 from cellium_fast._memory import LAST_GENERATION
 from cellium_fast._names import CAPACITY
 from cellium_fast.arguments import MAX_TABLE
-from cellium_fast.errors import shown
+from cellium_fast.errors import LearnedStateError, shown
 from cellium_fast.policy import Policy, Posterior
+from cellium_fast.pool_history import PoolHistory
 
 ARMS = len(_records.ACTIONS)
 ROUNDING = 1e-9         # a mean of numbers up to 1 can be above 1 by that
@@ -76,6 +77,15 @@ class FleetState:
         Names that had to go so far.
     handles
         The `Session` objects of open sessions.
+    histories
+        Where the evidence in the pools came from, by the pools' names.
+    max_sessions
+        How many may be open; None: any number.
+    calls, evicted
+        Calls so far that opened or stepped sessions, and sessions that were closed for others; 0
+        without `max_sessions`.
+    last_use
+        (S,) uint64, the newest of the calls for each slot; None without `max_sessions`.
     """
 
     seed: int
@@ -89,6 +99,11 @@ class FleetState:
     errors: dict[int, str]
     forgotten: int
     handles: list[HandleState]
+    histories: dict[str, PoolHistory]
+    max_sessions: int | None
+    calls: int
+    evicted: int
+    last_use: NDArray[np.uint64] | None
 
     def outcomes(self) -> NDArray[Any]:
         """(H,) the newest decisions of the handles, `_step.OUTCOME`."""
@@ -171,7 +186,10 @@ def impossible(state: FleetState) -> str | None:
 
     The types of the fields are right: this is about their values.
     """
-    checks = (_of_fleet, _of_slots, _of_sessions, _of_pools, _of_names, _of_handles, _of_outcomes)
+    checks = (
+        _of_fleet, _of_slots, _of_uses, _of_sessions, _of_pools, _of_histories, _of_names,
+        _of_handles, _of_outcomes,
+    )
     return next((problem for check in checks for problem in check(state)), None)
 
 
@@ -209,6 +227,33 @@ def _of_slots(state: FleetState) -> Iterator[str]:
     opened = int(generation.sum(dtype=np.uint64)) + len(sessions) - int(np.count_nonzero(closed))
     if opened != state.opened:
         yield f"opened: {state.opened} sessions, but the slots were used {opened} times"
+
+
+def _of_uses(state: FleetState) -> Iterator[str]:
+    """Who has to go when there are too many sessions."""
+    most, last_use = state.max_sessions, state.last_use
+    if not 0 <= state.calls < 2**64:
+        yield f"calls: wanted a number in [0, 2**64), got {state.calls}"
+    if most is None or last_use is None:
+        if most is not None or last_use is not None:
+            yield "last_use: wanted it with max_sessions, and only then"
+        if state.calls or state.evicted:
+            yield f"calls, evicted: wanted 0 without max_sessions, got {state.calls}, " \
+                  f"{state.evicted}"
+        return
+    if not 1 <= most < 2**31:
+        yield f"max_sessions: wanted a number in [1, 2**31), got {most}"
+    open_count = int(np.count_nonzero(state.sessions["flags"]))
+    if open_count > most:
+        yield f"sessions: {open_count} are open, with max_sessions {most}"
+    if not 0 <= state.evicted <= state.opened - open_count:
+        yield f"evicted: wanted at most {state.opened - open_count}, as are closed, " \
+              f"got {state.evicted}"
+    if len(last_use) != len(state.sessions):
+        yield f"last_use: wanted {len(state.sessions)}, one a slot, got {len(last_use)}"
+        return
+    yield from _first("session", (last_use > 0) & (last_use <= state.calls), last_use,
+                      f"1 to {state.calls} calls; last_use")
 
 
 def _of_sessions(state: FleetState) -> Iterator[str]:
@@ -249,6 +294,28 @@ def _of_pools(state: FleetState) -> Iterator[str]:
     nowhere = np.zeros(len(posteriors), np.bool_)
     yield from _no_shapes("pool", posteriors, nowhere)
     yield from _out_of_bounds("pool", posteriors, POOL_BOUNDS, nowhere)
+
+
+def _of_histories(state: FleetState) -> Iterator[str]:
+    """What the pools have learned since they began is what can be learned."""
+    from cellium_fast.learned import LearnedPosterior
+
+    if [*state.histories] != [*state.pools]:
+        yield f"histories: wanted those of {shown([*state.pools])}, " \
+              f"got {shown([*state.histories])}"
+        return
+    sources = {history.source for history in state.histories.values()}
+    if len(sources) != len(state.histories):
+        yield "histories: two pools are the same source"
+    for (name, settings), record in zip(state.pools.items(), state.posteriors, strict=True):
+        history = state.histories[name]
+        if history.start is not None and history.start.settings != settings:
+            yield f"histories: {shown(name)} began with {history.start.settings!r}, but is " \
+                  f"{settings!r}"
+        try:
+            LearnedPosterior.of_pool("", settings, record, history)
+        except LearnedStateError as error:
+            yield f"histories: {shown(name)}: {error}"
 
 
 def _of_names(state: FleetState) -> Iterator[str]:

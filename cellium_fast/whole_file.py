@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,10 @@ BACKUP = ".bak"
 TEMPORARY = ".tmp-"
 
 
+class DirectoryNotSynced(OSError):
+    """The new file has its name, but the system did not say that the disk knows."""
+
+
 def backup_of(path: Path) -> Path:
     """Where the file that was here before is kept."""
     return path.with_name(path.name + BACKUP)
@@ -31,15 +36,15 @@ def replace(path: Path, write: Callable[[int], None]) -> None:
     """Make a new file of this name; the one that had it is kept as `backup_of` it.
 
     `write` is called once with the descriptor of the new file. When this returns, the new file is
-    on the disk. If it raises, what it had begun is gone and the old file is as it was; an OSError
-    of the last step alone, which brings the directory to the disk, comes with the new file there.
+    on the disk, with the permissions of the old one. If it raises, what it had begun is gone and
+    the old file is as it was; but with DirectoryNotSynced, an OSError, the new one is there.
     """
     path = Path(os.path.realpath(path))
     _remove_left_behind(path)
     temporary = path.with_name(
         f"{path.name}{TEMPORARY}{os.getpid()}-{threading.get_native_id()}"
     )
-    descriptor = _create(temporary)
+    descriptor = _create(temporary, _mode_of(path))
     try:
         try:
             write(descriptor)
@@ -54,17 +59,34 @@ def replace(path: Path, write: Callable[[int], None]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    try:
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise DirectoryNotSynced(
+            error.errno,
+            f"{error.strerror or error}: the new file is in place, but if the machine dies now the "
+            "old one may be there again",
+        ) from error
 
 
-def _create(temporary: Path) -> int:
+def _mode_of(path: Path) -> int | None:
+    """Permissions of a file; None if there is none yet."""
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _create(temporary: Path, mode: int | None) -> int:
     """Descriptor of a new file that is locked."""
     while True:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(temporary, flags, 0o666)
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
         try:
             if not fcntl:
                 return descriptor
+            if mode is not None:        # whatever the umask takes from a new file
+                os.fchmod(descriptor, mode)
             with suppress(OSError):     # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
@@ -99,8 +121,10 @@ def _keep(path: Path, temporary: Path) -> None:
         except FileNotFoundError:
             return      # there is none yet
         except OSError:     # a file system without hard links
+            kept.touch(mode=0o600)
             shutil.copyfile(path, kept)
             _sync(kept)
+            shutil.copymode(path, kept)
         os.replace(kept, backup_of(path))
     finally:
         kept.unlink(missing_ok=True)

@@ -34,6 +34,7 @@ cdef class Turn:
     cdef unsigned long holder       # 0: nobody
     cdef unsigned long number
     cdef readonly set helpers
+    cdef object follower        # a weak reference to what the child of a fork calls
     cdef object __weakref__
 
     def __cinit__(self):
@@ -47,6 +48,15 @@ cdef class Turn:
         self.let_go = lock.release
         self.holder = 0
         self.helpers = set()
+
+    cpdef call_in_child(self, reference):
+        """After a fork, call in the child what a `WeakMethod` refers to, if it is still there."""
+        self.follower = reference
+
+    cdef object tell_follower(self):
+        function = None if self.follower is None else self.follower()
+        if function is not None:
+            function()
 
     cdef bint is_mine(self):
         cdef unsigned long me = PyThread_get_thread_ident()
@@ -127,11 +137,14 @@ cdef class Forks:
     def in_child(self):
         """Make the turns anew: who waited for one in the parent does not exist here."""
         cdef Turn turn
+        cdef list turns = self.alive()
         taken = self.taken.pop(PyThread_get_thread_ident(), ())
         self.taken.clear()
-        for turn in self.alive():
+        for turn in turns:
             if turn in taken or not turn.is_mine():
                 turn.renew()
+        for turn in turns:
+            turn.tell_follower()
 
 
 def number_of(Turn turn not None):

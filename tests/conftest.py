@@ -49,7 +49,7 @@ class Seeded(random.Random):
 def fresh_rng():
     """A generator with the seed of this run."""
     seed = int(os.environ.get("CELLIUM_SEED", "20260"))
-    print(f"random numbers: CELLIUM_SEED={seed}")  # noqa: T201  captured, shown on failure
+    print(f"random numbers: CELLIUM_SEED={seed}")     # captured, shown on failure
     return Seeded(seed)
 
 

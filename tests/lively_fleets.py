@@ -15,9 +15,10 @@ import numpy as np
 import xxhash
 from random_agents import Agent, random_policy
 
-from cellium_fast import Fleet, Policy, Posterior, Round, Session, ToolCall
+from cellium_fast import Fleet, Policy, Posterior, Round, ToolCall
 
 ROUNDS = 40
+MOST = 12       # sessions, where their number is limited
 TOOLS = ("search", "read", "edit", "run")
 
 
@@ -55,12 +56,13 @@ class Step:
 
 
 class Script:
-    """What happens in `ROUNDS` rounds."""
+    """What happens in `ROUNDS` rounds, in a fleet of at most so many sessions."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, most=None):
         from conftest import pack
 
         self.rng, self.pack, self.opened = random.Random(seed), pack, 0
+        self.most, self.recent = most, []       # sessions, the one used longest ago first
         self.agents, self.handled = {}, set()
         self.steps = [self.step(place) for place in range(ROUNDS)]
 
@@ -74,19 +76,22 @@ class Script:
         if place < 3 or rng.random() < 0.15:
             name = rng.choice(["ticket", "ticket", "\ud800 odd", ""])
             step.handles.append({"name": name, "tools": TOOLS[:3], **self.keywords()})
-            self.handled.add(self.opened)
             self.open(1)
+            self.handled.add(self.opened - 1)
         if rng.random() < 0.1:
             step.policies.append(("long", random_policy(rng, "default", n_step=3)))
         everyone = sorted(self.agents)
-        if rng.random() < 0.2:
+        if rng.random() < 0.2 and self.handled:
             moved = {rng.choice(everyone), *rng.sample(sorted(self.handled), 1)}
             step.moves.append((sorted(moved), rng.choice(["own", "cellium"])))
         if rng.random() < 0.2:
             step.messages += rng.sample(everyone, 2)
         step.stepped = [one for one in everyone if rng.random() < 0.8]
         step.rounds = self.pack([self.agents[one].round() for one in step.stepped])
+        self.use(step.stepped)
         step.single = [(one, self.round()) for one in sorted(self.handled) if rng.random() < 0.6]
+        for one, _ in step.single:
+            self.use([one])
         staying = sorted(self.handled)[:3]
         leaving = [
             one for one in everyone
@@ -94,16 +99,28 @@ class Script:
         ]  # fmt: skip
         if leaving:
             step.closes.append((leaving, [rng.choice([-1, 0, 1]) for _ in leaving]))
-        for one in leaving:
-            del self.agents[one]
-            self.handled.discard(one)
+        self.leave(leaving)
         return step
 
     def open(self, count):
         """Agents for the sessions that open."""
         for number in range(self.opened, self.opened + count):
             self.agents[number] = Agent(self.rng)
+            self.recent.append(number)
         self.opened += count
+        if self.most is not None:
+            self.leave(self.recent[: max(len(self.recent) - self.most, 0)])
+
+    def use(self, sessions):
+        """These are the last to go."""
+        self.recent = [one for one in self.recent if one not in sessions] + sessions
+
+    def leave(self, sessions):
+        """They are closed."""
+        for one in sessions:
+            del self.agents[one]
+            self.recent.remove(one)
+            self.handled.discard(one)
 
     def keywords(self):
         """How sessions are opened."""
@@ -130,7 +147,7 @@ class Run:
 
     def __init__(self, fleet, ids=()):
         self.fleet, self.ids = fleet, list(ids)
-        self.handles = {handle.id: handle for handle in list(fleet._handles.values())}
+        self.handles = {one.id: fleet.attach(one.id) for one in fleet._state().handles}
 
     def play(self, steps):
         """What came out of each of these steps: a digest of every column and posterior."""
@@ -145,6 +162,8 @@ class Run:
             handle = fleet.session(**keywords)
             self.handles[handle.id] = handle
             self.ids.append(handle.id)
+        still_open = set(fleet.ids.tolist())
+        self.handles = {one: self.handles[one] for one in self.handles if one in still_open}
         if step.messages:
             fleet.user_message(self.ids_of(step.messages))
         decisions = fleet.step(self.ids_of(step.stepped), step.rounds)
@@ -170,7 +189,7 @@ class Run:
         for pool in fleet.pools:
             for learned in fleet.posterior(pool).values():
                 seen.update(learned.tobytes())
-        seen.update(f"{fleet!r} {self.ids}".encode())
+        seen.update(f"{fleet!r} {self.ids} {fleet.ids.tolist()} {fleet.evicted}".encode())
         return seen.hexdigest()
 
     def ids_of(self, sessions):
@@ -178,14 +197,9 @@ class Run:
         return np.array([self.ids[session] for session in sessions], np.int64)
 
 
-def attach(fleet, session_id):
-    """A handle of an open session."""
-    return Session(fleet, session_id, "", (), fleet._settings[0])
-
-
 def resumed(fleet, ids, seed, place):
     """What comes out of the rest of a script, played on a fleet that was saved there."""
-    return Run(fleet, ids).play(Script(seed).steps[place:])
+    return Run(fleet, ids).play(Script(seed, fleet.max_sessions).steps[place:])
 
 
 def simple_policy(**parameters):
@@ -196,4 +210,4 @@ def simple_policy(**parameters):
 if __name__ == "__main__":
     path, seed, place, *ids = sys.argv[1:]
     for line in resumed(Fleet.load(path), map(int, ids), int(seed), int(place)):
-        print(line)  # noqa: T201
+        print(line)

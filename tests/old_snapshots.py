@@ -74,12 +74,14 @@ def new_fleet():
     return Fleet(
         seed=2**63 + 11, policies={"default": "default", "cellium": "cellium", "ties": ties},
         pools={"quick": Posterior(decay_every=2, decay=0.5), "slow": Posterior(alpha=1.0)},
+        max_sessions=COUNT + 1,
     )
 
 
 def write(version):
     """Both files of a version, which must be that of today."""
     fleet = new_fleet()
+    fleet.open(2)       # who have to go
     ids = fleet.open(COUNT // 3, context_limit=20_000, round_limit=60, policy="ties").tolist()
     ids += fleet.open(COUNT // 3, context_limit=20_000, policy="cellium", pool="slow").tolist()
     ids += fleet.open(COUNT // 3, policy="ties", private=True).tolist()

@@ -256,8 +256,11 @@ def test_a_session_is_measured_whole() -> None:
     ids = fleet.open(1_000)
     before = bytes_a_session(fleet)
     assert before["sessions"] == _records.SESSION.itemsize
-    arrays = {name for name, held in vars(fleet._memory).items() if isinstance(held, np.ndarray)}
+    memory = fleet._memory
+    arrays = {name for name in dir(memory) if isinstance(getattr(memory, name), np.ndarray)}
     assert set(before) == arrays - {"policies", "pools"}
+    limited = bytes_a_session(Fleet(threads=1, max_sessions=1_000))
+    assert set(limited) == set(before) | {"last_use", "queue"}
     fleet.close(ids)
     assert sum(bytes_a_session(fleet).values()) == sum(before.values()) + 8    # free slots
 

@@ -1,4 +1,4 @@
-"""One fleet used from many threads, tasks and processes: the same answers as one after the other."""
+"""One fleet used from threads, tasks and processes: the same answers as one after the other."""
 
 import asyncio
 import multiprocessing

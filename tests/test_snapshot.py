@@ -12,9 +12,10 @@ import lively_fleets
 import numpy as np
 import old_snapshots
 import pytest
-from lively_fleets import ROUNDS, Run, Script, new_fleet, resumed
+from lively_fleets import MOST, ROUNDS, Run, Script, new_fleet, resumed
 
 from cellium_fast import Fleet, Policy, Posterior, Round, SnapshotError, ToolCall, snapshot
+from cellium_fast.snapshot_content import LAYOUTS
 
 
 def reason_of(path, what=Fleet.load):
@@ -38,11 +39,12 @@ def small_fleet():
 SEED = 5
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
+@pytest.fixture(scope="module", params=[None, MOST])
+def uninterrupted(request, tmp_path_factory):
     """The whole trace of a run, and a snapshot at every round of it with the ids so far."""
     directory = tmp_path_factory.mktemp("cuts")
-    steps, run = Script(SEED).steps, Run(new_fleet(SEED))
+    most = request.param
+    steps, run = Script(SEED, most).steps, Run(new_fleet(SEED, max_sessions=most))
     trace, cuts = [], []
     for place, step in enumerate(steps):
         run.fleet.save(directory / str(place))
@@ -61,13 +63,14 @@ def test_the_run_holds_what_can_be_lost(uninterrupted):
     assert (last.posteriors["closed"] >= 5).all()
     assert last.tools
     assert last.errors
-    open_now = last.sessions[last.sessions["flags"] != 0]
-    assert (open_now["generation"] > 0).any()
+    open_ones = [state.sessions[state.sessions["flags"] != 0] for state in states]
+    assert any((some["generation"] > 0).any() for some in open_ones)
     used = {row for state in states for row in state.sessions["policy"].tolist()}
     assert used == {0, 1, 2, 3, 4}
-    assert 0 < np.count_nonzero(open_now["flags"] & 4) < len(open_now)
-    assert open_now["updates_since_decay"].any()
-    run = Run(new_fleet(SEED))
+    assert any(0 < np.count_nonzero(some["flags"] & 4) < len(some) for some in open_ones)
+    assert any(some["updates_since_decay"].any() for some in open_ones)
+    assert (last.evicted > 20) == (last.max_sessions is not None)
+    run = Run(new_fleet(SEED, max_sessions=last.max_sessions))
     ties = 0
     for step in steps:
         run.play([step])
@@ -102,9 +105,10 @@ def test_resumed_in_a_new_process_at_any_round(uninterrupted):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("most", [None, MOST])
 @pytest.mark.parametrize("seed", range(20))
-def test_other_runs_resumed_at_any_round(seed, tmp_path):
-    steps, run = Script(seed).steps, Run(new_fleet(seed))
+def test_other_runs_resumed_at_any_round(seed, most, tmp_path):
+    steps, run = Script(seed, most).steps, Run(new_fleet(seed, max_sessions=most))
     trace, cuts = [], []
     for step in steps:
         run.fleet.save(tmp_path / str(len(cuts)))
@@ -116,8 +120,8 @@ def test_other_runs_resumed_at_any_round(seed, tmp_path):
 
 
 def test_resumed_again_and_again(uninterrupted, tmp_path):
-    steps, trace, _ = uninterrupted
-    fleet, ids = new_fleet(SEED), []
+    steps, trace, cuts = uninterrupted
+    fleet, ids = new_fleet(SEED, max_sessions=Fleet.load(cuts[0][0]).max_sessions), []
     for place, step in enumerate(steps):
         fleet.save(tmp_path / "fleet")
         run = Run(Fleet.load(tmp_path / "fleet"), ids)
@@ -125,14 +129,17 @@ def test_resumed_again_and_again(uninterrupted, tmp_path):
         fleet, ids = run.fleet, run.ids
 
 
-def test_equal_states_are_equal_files(tmp_path):
-    files = []
+@pytest.mark.parametrize("most", [None, MOST])
+def test_equal_states_are_equal_files(tmp_path, most):
+    files, histories = [], new_fleet(SEED)._learned_from
     for place in range(2):
-        run = Run(new_fleet(SEED))
-        run.play(Script(SEED).steps[:10])
-        run.fleet.save(tmp_path / str(place))
-        Fleet.load(tmp_path / str(place)).save(tmp_path / f"{place} again")
-        files += [(tmp_path / str(place)).read_bytes(), (tmp_path / f"{place} again").read_bytes()]
+        run = Run(new_fleet(SEED, max_sessions=most))
+        run.fleet._learned_from = histories     # which else are like no others
+        run.play(Script(SEED, most).steps[:10])
+        path, again = tmp_path / str(place), tmp_path / f"{place} again"
+        run.fleet.save(path)
+        Fleet._from_state(snapshot.read(path)).save(again)
+        files += [path.read_bytes(), again.read_bytes()]
     assert files.count(files[0]) == 4
 
 
@@ -148,7 +155,7 @@ def test_decay_neither_lost_nor_done_twice(tmp_path):
             if place == cut:
                 fleet.save(tmp_path / "fleet")
                 fleet = Fleet.load(tmp_path / "fleet")
-                (private,) = fleet._handles.values()
+                private = fleet.attach("private")
             shared = fleet.session("shared")
             for session in (shared, private):
                 session.step(Round([ToolCall("ls", place, f"{place}")]))
@@ -171,7 +178,7 @@ def test_handles_come_back_with_what_they_said(tmp_path):
     before = session.decision
     fleet.set_policy("other", Policy(n_step=4))
     fleet.save(tmp_path / "fleet")
-    (again,) = Fleet.load(tmp_path / "fleet")._handles.values()
+    again = Fleet.load(tmp_path / "fleet").attach(session.id)
     assert (again.id, again.name) == (session.id, "tick\ud800et")
     assert again.decision.explain() == before.explain()
     assert again.decision.prompt == before.prompt
@@ -309,7 +316,7 @@ def test_a_newer_version_is_refused_and_left_alone(tmp_path):
         format_version="99", package_version="7.5.0"
     ))  # fmt: skip
     data = path.read_bytes()
-    with pytest.raises(SnapshotError, match=r"version 99, and this package.*up to 1.*7\.5\.0"):
+    with pytest.raises(SnapshotError, match=r"version 99, and this package.*up to 2.*7\.5\.0"):
         Fleet.load(path)
     assert reason_of(path) == "newer"
     assert path.read_bytes() == data
@@ -402,6 +409,16 @@ IMPOSSIBLE = {
     "handle's tools": (edit("handles", '["ls","cat"]', '["ls",7]'), "handles: wanted id"),
     "decision missing": (cut("outcomes", (0, 240)), "but 0 decisions"),
     "tools": (edit("tools", "[[", "[[null,"), "tools: wanted a hash and a text"),
+    "calls": (tell(calls="x"), "calls: wanted a number"),
+    "evicted": (tell(evicted="1"), "evicted: wanted 0 without max_sessions"),
+    "limit": (tell(max_sessions="many"), "max_sessions: wanted a number"),
+    "limit without last use": (tell(max_sessions="5"), "last_use: wanted it with max_sessions"),
+    "last use of bytes": (cut("last_use", 8), "last_use: wanted a tensor"),
+    "no histories": (drop("histories"), "histories: wanted a tensor"),
+    "history of nothing": (edit("histories", '{"default":{', '{"default":7,"a":{'), "of a pool"),
+    "history's source": (edit("histories", '"source":"', '"source":"x'), "'default': source"),
+    "history's start": (edit("histories", '"start":null', '"start":{}'), "'default': version"),
+    "history of another pool": (edit("histories", '"default"', '"other"'), "histories: wanted"),
 }  # fmt: skip
 
 
@@ -488,7 +505,7 @@ def test_fleets_of_older_versions_go_on_as_they_did(version, tmp_path):
     data = path.read_bytes()
     record = json.loads(path.with_suffix(".json").read_text())
     fleet = Fleet.load(path)
-    handle = fleet._handles[record["handle"]]
+    handle = fleet.attach(record["handle"])
     places = range(old_snapshots.BEFORE, old_snapshots.BEFORE + old_snapshots.AFTER)
     assert old_snapshots.play(fleet, handle, record["ids"], places) == record["trace"]
     assert path.read_bytes() == data
@@ -511,13 +528,15 @@ def first_cells(heading, stop):
 
 
 def test_the_documentation_names_what_is_in_the_file(tmp_path):
-    small_fleet().save(tmp_path / "fleet")
+    fleet = Fleet(max_sessions=3)
+    fleet.open(1)
+    fleet.save(tmp_path / "fleet")
     content = snapshot._unpacked((tmp_path / "fleet").read_bytes())
     written = first_cells("### What is in it", "What is not in it")
     assert sorted(written) == sorted([*content.metadata, *content.tensors])
     for name in ("sessions", "posteriors", "outcomes"):
         count = "S" if name == "sessions" else "P" if name == "posteriors" else "H"
-        assert f"| `{name}` | ({count}, {snapshot.LAYOUTS[name].itemsize}) bytes" in DURABILITY
+        assert f"| `{name}` | ({count}, {LAYOUTS[name].itemsize}) bytes" in DURABILITY
     assert f"| `format_version` | {snapshot.VERSION};" in DURABILITY
     assert f"| `format` | `{snapshot.FORMAT}` |" in DURABILITY
 

@@ -6,10 +6,21 @@ import math
 
 import numpy as np
 import pytest
-from lively_fleets import Run, Script, attach, new_fleet
+from lively_fleets import MOST, Run, Script, new_fleet
 
-from cellium_fast import Fleet, Policy, Posterior, Round, RoundBatch, ToolCall, _records, snapshot
+from cellium_fast import (
+    Fleet,
+    LearnedPosterior,
+    Policy,
+    Posterior,
+    Round,
+    RoundBatch,
+    ToolCall,
+    _records,
+    snapshot,
+)
 from cellium_fast._memory import LAST_GENERATION
+from cellium_fast.pool_history import PoolHistory
 from cellium_fast.state import (
     FEATURE_BOUNDS,
     OUTCOME_BOUNDS,
@@ -40,7 +51,7 @@ ANY_FEATURE = {
 
 def small_state():
     """Of a fleet with an open session that has a handle, and a closed one."""
-    fleet = Fleet(pools=["one", "two"])
+    fleet = Fleet(pools=["one", "two"], max_sessions=2)
     closed = fleet.open(1)
     session = fleet.session("ticket", tools=["ls"])
     session.step(Round([ToolCall("ls", "-l", "a b")]))
@@ -94,6 +105,33 @@ def assign(name, value):
     return change
 
 
+def assign_all(**values):
+    """A change of several fields of the state."""
+    def change(state):
+        for name, value in values.items():
+            setattr(state, name, value)
+    return change
+
+
+def opened_again(state):
+    """A change: the closed session is open, one more than there may be."""
+    state.sessions[0] = state.sessions[1]
+    state.sessions["uid"][0] = state.sessions["generation"][0] = 0
+    state.free, state.max_sessions = state.free[:0], 1
+
+
+def began(settings=None, closed=0, updates=0):
+    """A change: the pool `two` has begun with this."""
+    def change(state):
+        arm = {"alpha": 2.0, "beta": 2.0, "updates": updates}
+        start = LearnedPosterior.from_fields({
+            "version": 1, "pool": "two", "settings": (settings or state.pools["two"]).model_dump(),
+            "closed": closed, "actions": dict.fromkeys(_records.ACTIONS, arm),
+        })
+        state.histories["two"] = PoolHistory.begun(start)
+    return change
+
+
 # The session in slot 0 is closed, the one in slot 1 is open.
 IMPOSSIBLE = {
     "seed": (assign("seed", 2**64), "seed"),
@@ -134,6 +172,42 @@ IMPOSSIBLE = {
         assign("pools", {"one": Posterior(decay=0.5), "two": Posterior()}),
         "pool 0: wanted what its settings say; decay",
     ),
+    "no limit": (assign("max_sessions", None), "last_use: wanted it with max_sessions"),
+    "no last use": (assign("last_use", None), "last_use: wanted it with max_sessions"),
+    "calls without a limit": (
+        assign_all(max_sessions=None, last_use=None, calls=1), "wanted 0 without max_sessions"
+    ),
+    "evicted without a limit": (
+        assign_all(max_sessions=None, last_use=None, calls=0, evicted=1), "wanted 0 without"
+    ),
+    "limit 0": (assign("max_sessions", 0), "max_sessions: wanted a number in [1, 2**31)"),
+    "limit large": (assign("max_sessions", 2**31), "max_sessions: wanted a number in [1, 2**31)"),
+    "open beyond the limit": (
+        opened_again, "sessions: 2 are open, with max_sessions 1"
+    ),
+    "evicted": (assign("evicted", 2), "evicted: wanted at most 1"),
+    "evicted negative": (assign("evicted", -1), "evicted: wanted at most 1"),
+    "calls": (assign("calls", 2), "last_use"),
+    "calls negative": (assign("calls", -1), "calls: wanted a number in [0, 2**64)"),
+    "calls large": (assign("calls", 2**64), "calls: wanted a number in [0, 2**64)"),
+    "last use never": (put("last_use", 0, 0), "session 0: wanted 1 to 3 calls; last_use"),
+    "last use short": (put("last_use", 1, 4), "session 1: wanted 1 to 3 calls; last_use"),
+    "last uses": (
+        assign("last_use", np.ones(1, np.uint64)), "last_use: wanted 2, one a slot, got 1"
+    ),
+    "history missing": (
+        assign("histories", lambda state: {"one": state.histories["one"]}), "histories: wanted"
+    ),
+    "history twice": (
+        assign("histories", lambda state: dict.fromkeys(state.pools, state.histories["one"])),
+        "two pools are the same source",
+    ),
+    "history of other settings": (began(Posterior(decay=0.5)), "'two' began with"),
+    "learned too much": (
+        put("posteriors", ("alpha", (1, 2)), 3.0), "'two': learned state: actions.redirect"
+    ),
+    "history of more closed": (began(closed=2), "histories: 'two': learned state: closed"),
+    "history of more updates": (began(updates=1), "histories: 'two': actions.continue.updates"),
     "names": (assign("tools", dict.fromkeys(range(10_001), "x")), "at most 10,000 tools"),
     "hash": (assign("errors", {2**32: "x"}), "hashes of errors in [0, 2**32)"),
     "forgotten": (assign("forgotten", -1), "forgotten"),
@@ -184,10 +258,11 @@ def test_closed_sessions_may_hold_what_they_held():
     assert impossible(state) is None
 
 
+@pytest.mark.parametrize("most", [None, MOST])
 @pytest.mark.parametrize("seed", range(3))
-def test_no_state_that_a_fleet_is_in_is_impossible(seed):
-    run = Run(new_fleet(seed))
-    for step in Script(seed).steps:
+def test_no_state_that_a_fleet_is_in_is_impossible(seed, most):
+    run = Run(new_fleet(seed, max_sessions=most))
+    for step in Script(seed, most).steps:
         assert impossible(run.fleet._state()) is None
         run.play([step])
 
@@ -259,7 +334,7 @@ def go_on(state, path, rng, steps=50):
         some = ids if place % 4 else ids[rng.random(len(ids)) < 0.5]     # in groups, and alone
         check_decisions(fleet.step(some, rounds(len(some), rng)))
     for one in ids[:50].tolist():
-        check_features(attach(fleet, one).step(Round([ToolCall("ls", "-l", "a b")])).features)
+        check_features(fleet.attach(one).step(Round([ToolCall("ls", "-l", "a b")])).features)
     fleet.close(ids[::2])
     assert impossible(fleet._state()) is None
 
@@ -284,6 +359,11 @@ def of_sessions(state, sessions):
     return dataclasses.replace(
         state, sessions=sessions, free=np.empty(0, np.int64), handles=[], opened=len(sessions)
     )
+
+
+def begun(pools):
+    """Histories of new pools."""
+    return {name: PoolHistory.begun() for name in pools}
 
 
 def alterations(records, how, is_possible):
@@ -335,7 +415,9 @@ def test_every_byte_of_a_pool_is_refused_or_does_no_harm(tmp_path, rng):
     one = np.repeat(sessions[sessions["flags"] & _records.SESSION_PRIVATE == 0], 1)
     one["uid"], one["generation"], one["pool"] = 0, 0, 0
     name, settings = next(iter(state.pools.items()))
-    state = dataclasses.replace(of_sessions(state, one), pools={name: settings})
+    state = dataclasses.replace(
+        of_sessions(state, one), pools={name: settings}, histories=begun([name])
+    )
 
     def is_possible(pool):
         return impossible(dataclasses.replace(state, posteriors=pool)) is None
@@ -347,7 +429,9 @@ def test_every_byte_of_a_pool_is_refused_or_does_no_harm(tmp_path, rng):
     many = np.repeat(one, len(altered))
     many["uid"] = many["pool"] = np.arange(len(altered))
     pools = {f"{name} {place}": settings for place in range(len(altered))}
-    state = dataclasses.replace(of_sessions(state, many), pools=pools, posteriors=altered)
+    state = dataclasses.replace(
+        of_sessions(state, many), pools=pools, posteriors=altered, histories=begun(pools)
+    )
     go_on(state, tmp_path / "altered", rng.arrays)
 
 

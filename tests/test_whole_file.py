@@ -159,6 +159,47 @@ def test_what_was_there_stays_when_the_system_refuses(
     assert rounds_of(Fleet.load(path)) == 1
 
 
+def test_the_message_says_when_only_the_directory_was_not_brought_to_the_disk(
+    tmp_path, monkeypatch
+):
+    path, fleet = tmp_path / "fleet", new_fleet()
+    fleet.save(path)
+    advance(fleet, 0)
+    with monkeypatch.context() as patched, pytest.raises(SnapshotError) as caught:
+        refuse(patched, "fsync", errno.EIO, after=1)
+        fleet.save(path)
+    assert caught.value.reason == "unwritable"
+    assert f"{os.strerror(errno.EIO)}: the new file is in place" in str(caught.value)
+    assert "untouched" not in str(caught.value)
+    assert rounds_of(Fleet.load(path)) == 1
+    assert rounds_of(Fleet.load(tmp_path / "fleet.bak")) == 0
+    assert sorted(os.listdir(tmp_path)) == ["fleet", "fleet.bak"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no such permissions")
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o646])
+def test_permissions_stay(tmp_path, monkeypatch, mode, links):
+    path = tmp_path / "file"
+    seen = []
+
+    def write(descriptor):
+        seen.append(os.fstat(descriptor).st_mode & 0o777)
+
+    before = os.umask(0o027)
+    try:
+        whole_file.replace(path, write)
+        path.chmod(mode)
+        if not links:
+            refuse(monkeypatch, "link", errno.EPERM)
+        whole_file.replace(path, write)
+    finally:
+        os.umask(before)
+    assert seen == [0o640, mode]        # before there is anything to be read
+    assert path.stat().st_mode & 0o777 == mode
+    assert whole_file.backup_of(path).stat().st_mode & 0o777 == mode
+
+
 LIMITED = """
 import resource, sys
 from cellium_fast import Fleet, SnapshotError

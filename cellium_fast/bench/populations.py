@@ -196,8 +196,11 @@ def _luck(count: int, chance: np.random.Generator) -> NDArray[np.uint8]:
 def bytes_a_session(fleet: Fleet) -> dict[str, float]:
     """What a fleet's memory keeps for each session that it has room for, by the array's name."""
     memory = fleet._memory
+    arrays = {
+        "sessions": memory.sessions, "free": memory.free, "watched": memory.watched,
+        "last_use": memory.last_use, "queue": memory.queue,
+    }
     return {
         name: value.nbytes / len(memory.sessions)
-        for name, value in vars(memory).items()
-        if isinstance(value, np.ndarray) and name not in ("policies", "pools")
+        for name, value in arrays.items() if value is not None
     }
