@@ -57,9 +57,10 @@ def array(name: str, value: Any, dtype: DTypeLike, shape: tuple[int | None, ...]
     array([1, 0], dtype=int8)
     """
     dtype = np.dtype(dtype)
-    if isinstance(value, np.ma.MaskedArray):
-        raise InputError(f"{name}: wanted an array without a mask, got a masked one")
     if isinstance(value, np.ndarray):
+        # The name alone makes NumPy import its masked arrays: only for what may be one.
+        if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+            raise InputError(f"{name}: wanted an array without a mask, got a masked one")
         if value.dtype != dtype:
             raise InputError(f"{name}: wanted dtype {dtype}, got {value.dtype}")
         flags = value.flags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -29,6 +30,10 @@ Factor = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
 BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 
 BUILDING = threading.RLock()
+if hasattr(os, "register_at_fork"):     # or a child waits for a thread that it does not have
+    os.register_at_fork(
+        before=BUILDING.acquire, after_in_parent=BUILDING.release, after_in_child=BUILDING.release
+    )
 
 # As kernels know them; any number of repeats is no limit.
 TOOL_LIMITS = {"poll": 60, "exempt": 255}

@@ -230,6 +230,53 @@ def test_a_fork_while_threads_step():
     """).startswith("<Fleet of 27000 sessions")
 
 
+def test_steps_import_nothing():
+    # A child that is forked while another thread imports a module waits for that module for ever.
+    assert run("""
+        import sys
+        import numpy as np
+        from cellium_fast import Fleet, Round, RoundBatch, ToolCall
+        fleet = Fleet(max_sessions=100)
+        before = set(sys.modules)
+        ids = fleet.open(99, private=True, context_limit=[1000] * 99)
+        session = fleet.session("agent", tools=["a"])
+        fleet.step(ids, RoundBatch(context_tokens=np.arange(99)), want=["draws"])
+        fleet.step(ids, [Round([ToolCall("a", {"x": 1}, error="no")], text="Sorry")] * 99)
+        session.step(Round([ToolCall("a", {"x": [1.5]}, {"y": None})]))
+        fleet.user_message(ids)
+        fleet.compacted(ids)
+        fleet.open(50)
+        fleet.close(fleet.ids, success=True)
+        print(set(sys.modules) - before)
+    """) == "set()\n"
+
+
+@needs_fork
+def test_a_fork_while_another_thread_builds_the_checks_of_policies():
+    assert run("""
+        import os, signal, threading
+        from cellium_fast import Policy
+        from cellium_fast.parameters import BUILDING
+        begun, over = threading.Event(), threading.Event()
+        def build():
+            with BUILDING:
+                begun.set()
+                over.wait(0.2)
+        thread = threading.Thread(target=build)
+        thread.start()
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            Policy(n_step=2)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        thread.join()
+        Policy(n_step=2)
+        print("done")
+    """) == "done\n"
+
+
 @needs_fork
 def test_a_fork_while_threads_open_fleets_and_fork_too():
     assert run("""
