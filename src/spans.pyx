@@ -214,14 +214,21 @@ cdef class Span:
             raise problem
 
 
+# Code of Python's own, in which alone it raises what was set from another thread.
+cdef object notice = eval("lambda: None")
+
+
 def _run(span, done, helpers):
     me = PyThread_get_thread_ident()
     helpers.add(me)
     problem = None
-    try:
-        span()
-    except BaseException as error:
-        problem = error
+    # Up to its start a thread goes by the ident of who starts it: what was set for that one may
+    # have come here.
+    for function in (notice, span, notice):
+        try:
+            function()
+        except BaseException as error:
+            problem = error if problem is None else problem
     helpers.discard(me)
     done.put(problem)
 
@@ -231,8 +238,8 @@ def run_spans(spans, set helpers):
 
     `helpers` holds the idents of those threads while they run.
 
-    Returns when all have ended, and raises what the first one to fail raised. A span for which no
-    thread can be started is called here.
+    Returns when all have ended, and raises what the first one to fail raised, or what was set for
+    its thread from another one. A span for which no thread can be started is called here.
     """
     cdef Py_ssize_t running = 0
     cdef list here = list(spans[:1])
@@ -241,7 +248,7 @@ def run_spans(spans, set helpers):
     for span in spans[1:]:
         try:
             start_new_thread(_run, (span, done, helpers))
-        except RuntimeError:    # no more threads, or the interpreter is ending
+        except (RuntimeError, MemoryError):     # no more threads, or the interpreter is ending
             here.append(span)
         else:
             running += 1

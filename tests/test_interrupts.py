@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from cellium_fast import Fleet, Policy, Round, RoundBatch, ToolCall, pipeline
+from cellium_fast import Fleet, Policy, Round, RoundBatch, ToolCall, _spans, pipeline
 
 SIZE = 12_000
 POLICIES = [Policy(), Policy(tool_limits={"poll": 5}), Policy.preset("cellium")]
@@ -215,6 +215,11 @@ class Killed(BaseException):
     pass
 
 
+def kill(ident: int) -> None:
+    """Raise an exception in the thread of this ident, as soon as it runs Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Killed))
+
+
 class Worker(threading.Thread):
     """Works on its own sessions of a fleet; `kill` raises an exception in it, wherever it is."""
 
@@ -229,9 +234,7 @@ class Worker(threading.Thread):
         if self.ready:
             self.ready = False
             self.sent += 1
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self.ident), ctypes.py_object(Killed)
-            )
+            kill(self.ident)
 
     def run(self) -> None:
         while not self.over.is_set():
@@ -273,10 +276,25 @@ def test_exceptions_set_from_another_thread_leave_a_whole_fleet(threads):
         counts = np.unique(fleet._memory.sessions["round"][worker.ids[1:]])
         assert len(counts) == 1, "a batch is stepped as a whole or not at all"
         assert counts[0] > 0
-    print([worker.hits for worker in workers], "exceptions hit")
+        assert worker.hits == worker.sent, "no exception is lost"
     assert sum(worker.hits for worker in workers) >= 60
     assert len(fleet.step(workers[0].ids, RoundBatch())) == 10_000
     check_slots(fleet)
+
+
+def test_an_exception_set_for_a_thread_that_helps_ends_the_call():
+    wait, helpers = threading.Lock(), set()
+
+    def kill_helper() -> None:
+        while not helpers:
+            time.sleep(0.001)
+        kill(*helpers)
+        wait.release()
+
+    wait.acquire()
+    with pytest.raises(Killed):     # though its span runs no Python code
+        _spans.run_spans([kill_helper, wait.acquire], helpers)
+    assert not helpers
 
 
 # --- stages --------------------------------------------------------------------------------------
