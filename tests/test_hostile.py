@@ -245,42 +245,10 @@ def test_columns_cannot_be_replaced_to_move_the_end():
         decisions[5_000_000]
 
 
-class Interrupt(Exception):
-    pass
-
-
-def interrupt(*_):
-    raise Interrupt
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signals on this system")
-def test_an_interrupted_step_leaves_a_fleet_that_works(rng):
-    fleet = Fleet(threads=2)
-    ids = fleet.open(20_000)
-    rounds = RoundBatch(context_tokens=np.zeros(20_000, np.int64))
-    before = signal.signal(signal.SIGALRM, interrupt)
-    interrupted = 0
-    try:
-        for _ in range(300):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-6 + 3e-3 * rng.random())
-                fleet.step(ids, rounds)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupt:
-                interrupted += 1
-                left = fleet._memory.sessions.tobytes()
-                time.sleep(0.001)
-                assert fleet._memory.sessions.tobytes() == left, "no thread goes on writing"
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert interrupted > 20
-    assert len(fleet.step(ids, rounds)) == 20_000
-
-
-def test_without_threads_to_start_a_batch_is_stepped_all_the_same(monkeypatch):
+@pytest.mark.parametrize("problem", [RuntimeError("can't start new thread"), MemoryError()])
+def test_without_threads_to_start_a_batch_is_stepped_all_the_same(monkeypatch, problem):
     def none_left(*_):
-        raise RuntimeError("can't start new thread")
+        raise problem
 
     alone, helped = Fleet(seed=1, threads=1), Fleet(seed=1, threads=3)
     ids = alone.open(20_000)

@@ -152,10 +152,9 @@ WITHIN = {
 }
 
 
-def interrupt_calls(threads: int, turns: int, seed: int) -> tuple[int, int]:
+def interrupt_calls(threads: int, turns: int, state: random.Random) -> tuple[int, int]:
     """Interrupted calls, and those among them that took effect."""
     twin = Twin(threads)
-    state = random.Random(seed)
     with Alarms(state) as alarms:
         for turn in range(turns):
             ids = twin.pair[0].ids[: SIZE + 1].tolist()
@@ -171,11 +170,8 @@ def interrupt_calls(threads: int, turns: int, seed: int) -> tuple[int, int]:
 
 @needs_timers
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_an_interrupted_call_takes_effect_as_a_whole_or_not_at_all(threads):
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    hits, took_effect = interrupt_calls(threads, 250, seed)
-    print(f"{hits} interrupts, {took_effect} of them in a call that took effect")
+def test_an_interrupted_call_takes_effect_as_a_whole_or_not_at_all(threads, rng):
+    hits, took_effect = interrupt_calls(threads, 250, rng)
     assert hits > 40
     assert 0 < took_effect < hits
 
@@ -183,29 +179,32 @@ def test_an_interrupted_call_takes_effect_as_a_whole_or_not_at_all(threads):
 @pytest.mark.long
 @needs_timers
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_many_interrupted_calls_take_effect_as_a_whole_or_not_at_all(threads):
-    hits, took_effect = interrupt_calls(threads, 20_000, threads)
-    print(f"{hits} interrupts, {took_effect} of them in a call that took effect")
+def test_many_interrupted_calls_take_effect_as_a_whole_or_not_at_all(threads, rng):
+    hits, took_effect = interrupt_calls(threads, 20_000, rng)
     assert hits > 4000
+    assert 0 < took_effect < hits
 
 
 @needs_timers
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_the_sessions_of_an_interrupted_batch_have_the_same_round(threads):
+def test_the_sessions_of_an_interrupted_batch_have_the_same_round(threads, rng):
     fleet = Fleet(threads=threads)
     ids = fleet.open(20_000)
     rounds = RoundBatch(context_tokens=np.zeros(20_000, np.int64))
     rounds_before = 0
     took_effect = 0
-    with Alarms(random.Random(threads)) as alarms:
+    with Alarms(rng) as alarms:
         for _ in range(150):
             ended = alarms.call(fleet.step, ids, rounds, within=5e-3)
+            if not ended:
+                left = fleet._memory.sessions.tobytes()
+                time.sleep(0.001)
+                assert fleet._memory.sessions.tobytes() == left, "no thread goes on writing"
             counts = np.unique(fleet._memory.sessions["round"][:20_000])
             assert len(counts) == 1
             assert counts[0] - rounds_before in ((1,) if ended else (0, 1))
             took_effect += int(not ended and counts[0] > rounds_before)
             rounds_before = counts[0]
-    print(f"{alarms.hits} interrupts, {took_effect} of them in a step that took effect")
     assert alarms.hits > 20
     assert took_effect > 5
 
@@ -256,16 +255,15 @@ class Worker(threading.Thread):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_exceptions_set_from_another_thread_leave_a_whole_fleet(threads):
+def test_exceptions_set_from_another_thread_leave_a_whole_fleet(threads, rng):
     fleet = Fleet(threads=threads)
     workers = [Worker(fleet, 10_000) for _ in range(3)]
     for worker in workers:
         worker.start()
-    state = random.Random(threads)
     deadline = time.monotonic() + 60
     while sum(worker.hits for worker in workers) < 60 and time.monotonic() < deadline:
-        state.choice(workers).kill()
-        time.sleep(0.02 * state.random())
+        rng.choice(workers).kill()
+        time.sleep(0.02 * rng.random())
     while any(worker.hits < worker.sent for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.001)
     for worker in workers:
