@@ -2,7 +2,7 @@
 """Checks of a batch's columns, one pass each: the place of the first bad element, or -1."""
 
 from libc.stdint cimport int8_t, int64_t, uint8_t
-from records cimport CALL_ACKNOWLEDGED, CALL_EMPTY, CALL_ERROR, CALL_TRANSIENT
+from records cimport bad_flags
 
 
 def first_fall(const int64_t[::1] values):
@@ -33,23 +33,16 @@ def first_above(const uint8_t[::1] values, uint8_t most):
     return i if bad else -1
 
 
-cdef inline bint are_bad(uint8_t flags) noexcept nogil:
-    # Beside unknown ones: transient without an error, acknowledged with one.
-    cdef uint8_t known = CALL_ERROR | CALL_EMPTY | CALL_TRANSIENT | CALL_ACKNOWLEDGED
-    cdef uint8_t impossible = CALL_ACKNOWLEDGED if flags & CALL_ERROR else CALL_TRANSIENT
-    return (flags & (impossible | ~known)) != 0
-
-
 def first_bad_flags(const uint8_t[::1] values):
     """First element that is no sum of a call's flags, or one that contradicts itself."""
     cdef Py_ssize_t i
     cdef bint bad = False
     with nogil:
         for i in range(values.shape[0]):
-            bad |= are_bad(values[i])
+            bad |= bad_flags(values[i])
         if bad:
             for i in range(values.shape[0]):
-                if are_bad(values[i]):
+                if bad_flags(values[i]):
                     break
     return i if bad else -1
 

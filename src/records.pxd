@@ -386,6 +386,13 @@ cdef inline bint several(uint8_t actions) noexcept nogil:
     return (actions & (actions - 1)) != 0
 
 
+cdef inline bint bad_flags(uint8_t flags) noexcept nogil:
+    # Of a call: beside unknown ones, transient without an error, acknowledged with one.
+    cdef uint8_t known = CALL_ERROR | CALL_EMPTY | CALL_TRANSIENT | CALL_ACKNOWLEDGED
+    cdef uint8_t impossible = CALL_ACKNOWLEDGED if flags & CALL_ERROR else CALL_TRANSIENT
+    return (flags & (impossible | ~known)) != 0
+
+
 cdef inline uint32_t* rules_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
     return &batch.rules[<size_t>i & batch.rules_mask]
 
