@@ -7,6 +7,7 @@
 'continue'
 """
 
+import logging
 from importlib import import_module
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from cellium_fast.usage import context_tokens
 
 __version__ = "0.1.0"
+
+# Silent unless the user's program listens.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Not needed to decide, so loaded when first asked for: name to module.
 LATER = {

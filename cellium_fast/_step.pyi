@@ -3,6 +3,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cellium_fast._journal import Entries
 from cellium_fast._spans import Turn
 from cellium_fast.decision import Decision, Setting
 from cellium_fast.memory import Memory
@@ -105,6 +106,7 @@ class Handle:
     _evicted: bool
 
     def step(self, round: Round) -> Decision: ...
+    def _replay(self, packed: Entries, used: frozenset[str] | None) -> None: ...
     @property
     def done(self) -> bool: ...
 

@@ -56,7 +56,7 @@ class Changes:
         self._settings = [Setting(policy, self._names) for policy in policies.values()]
         self._handles: dict[int, Session] = {}
         self._lock = _spans.Turn()
-        self._lock.call_in_child(WeakMethod(self._begin_sources))
+        self._lock.call_in_child(WeakMethod(self._go_on_in_child))
         self._journal: Any = None
         self._increments = pipeline.no_increments(len(pools))
         self._stepper = _step.Stepper()
@@ -252,6 +252,10 @@ class Changes:
     def _learned(self, row: int) -> tuple[np.void, PoolHistory]:
         name = list(self._pools)[row]
         return self._memory.pools[row].copy(), self._learned_from[name]
+
+    def _go_on_in_child(self) -> None:
+        """After a fork, in the child: what both learn from now on can be told apart."""
+        self._begin_sources()
 
     def _begin_sources(self) -> None:
         """Tell what the pools learn from now on from what they learned before.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ from cellium_fast.session import Session
 from cellium_fast.state import FleetState
 
 if TYPE_CHECKING:
+    from cellium_fast.durable import DurableFleet
     from cellium_fast.learned import LearnedPosterior
 
 
@@ -140,6 +141,78 @@ class Fleet(Changes):
         fleet = cls._from_state(snapshot.read(path), threads=threads)
         fleet._begin_sources()      # another process may load the same file
         return fleet
+
+    @classmethod
+    def open_durable(
+        cls,
+        directory: str | PathLike[str],
+        *,
+        fsync: Literal["step", "interval", "never"] = "step",
+        fsync_interval: float = 1.0,
+        compact_bytes: int | None = 2**28,
+        compact_seconds: float | None = None,
+        seed: int | None = None,
+        policies: Mapping[str, Policy | str] | None = None,
+        pools: Sequence[str] | Mapping[str, Posterior] | None = None,
+        max_sessions: int | None = None,
+        threads: int | None = None,
+    ) -> DurableFleet:
+        """A fleet in a directory: whatever ends the process, each call that returned is kept.
+
+        It goes on where the directory's fleet was, bit for bit; if there is none, it begins there.
+        A call first appends what it is about to do to a journal, and each journal begins with a
+        snapshot. `docs/durability.md` says more.
+
+        Parameters
+        ----------
+        directory
+            Made if it is not there; with files, but none of a fleet, it is refused. One process
+            at a time can have it open.
+        fsync
+            What a crash of the machine, not only of the process, can take: ``"step"`` nothing, as
+            each call waits for the disk; ``"interval"`` what was called within `fsync_interval`,
+            or since the last call; ``"never"`` what the system had not yet written.
+        fsync_interval
+            Seconds, >= 0.
+        compact_bytes, compact_seconds
+            After a call that brings the journal to so many bytes, or comes so many seconds after
+            the last time, that call writes a new snapshot, see `DurableFleet.compact`; None: size,
+            or time, is no reason.
+        seed, policies, pools, max_sessions
+            Of a new fleet, as for `Fleet`. A stored fleet goes on with its own: another seed,
+            number or name is refused, other parameters are logged and not taken.
+        threads
+            As for `Fleet`.
+
+        Raises
+        ------
+        DirectoryInUseError
+            Someone has it open; the message says which process.
+        JournalError
+            The directory cannot be written, or a journal is damaged, not only torn by a crash: the
+            message names file and byte, ``cellium-fast recover`` says what is whole and mends it.
+        SnapshotError
+            A snapshot is of a newer version of this package, or the first one cannot be written.
+        InputError, PolicyError, UnknownNameError
+            An argument does not make sense, or not for the fleet that is stored.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from cellium_fast import Fleet, Round
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     with Fleet.open_durable(directory, seed=7) as fleet:
+        ...         decision = fleet.session("ticket").step(Round(text="Hello"))
+        ...     with Fleet.open_durable(directory) as again:
+        ...         again.recovered.entries, len(again)
+        (2, 1)
+        """
+        from cellium_fast.durable import JournalSettings, open_directory
+
+        return open_directory(
+            directory, JournalSettings(fsync, fsync_interval, compact_bytes, compact_seconds),
+            seed=seed, policies=policies, pools=pools, max_sessions=max_sessions, threads=threads,
+        )
 
     # --- opening and closing ---------------------------------------------------------------------
     def open(
@@ -437,6 +510,11 @@ class Fleet(Changes):
     def evicted(self) -> int:
         """Sessions that were closed so far because there were `max_sessions` others."""
         return self._memory.evicted
+
+    @property
+    def seed(self) -> int:
+        """Key of every random number."""
+        return self._memory.seed
 
     @property
     def policies(self) -> dict[str, Policy]:

@@ -27,6 +27,11 @@ cdef class Turn:
     comes by, or a signal handler. The threads that work on the holder's spans count as the holder.
 
     A process forks between turns only: what is in a fleet's memory then is whole in both.
+
+    Attributes
+    ----------
+    then
+        What someone left to be called once, after the turn; or None.
     """
 
     cdef object wait
@@ -34,6 +39,7 @@ cdef class Turn:
     cdef unsigned long holder       # 0: nobody
     cdef unsigned long number
     cdef readonly set helpers
+    cdef public object then
     cdef object follower        # a weak reference to what the child of a fork calls
     cdef object __weakref__
 
@@ -86,9 +92,18 @@ cdef class Turn:
         """Call a function in this turn."""
         self.acquire()
         try:
-            return function(*arguments)
+            result = function(*arguments)
         finally:
             self.release()
+        if self.then is not None:
+            self.follow()
+        return result
+
+    def follow(self):
+        """Call what was left to be called after the turn."""
+        then, self.then = self.then, None
+        if then is not None:
+            then()
 
 
 cdef class Forks:

@@ -229,6 +229,7 @@ cdef class Stepper:
         cdef size_t address = address_of(increments)
         self.memory = memory
         self.names = names
+        self.turn = lock
         self.acquire = lock.acquire
         self.release = lock.release
         self.kept = increments
@@ -292,9 +293,19 @@ cdef class Handle:
         used = used_of(self._unused, calls) if self._unused else None
         stepper.acquire()
         try:
-            return self.take(packer, used)
+            decision = self.take(packer, used)
         finally:
             stepper.release()
+        if stepper.journal is not None and stepper.turn.then is not None:
+            stepper.turn.follow()
+        return decision
+
+    def _replay(self, packed, used):
+        """Take a round out of a journal, packed as a `Packer` has it, and its tools first used."""
+        cdef Stepper stepper = self.stepper
+        packer = stepper.packer
+        self.take(packed, used)
+        stepper.packer = packer
 
     cdef DecisionBase take(self, packer, used):
         # With the lock: one session through all five stages; its pool learns at once.
@@ -316,7 +327,7 @@ cdef class Handle:
         session = &batch.sessions[slot]
         # From here on no Python code runs: all of it happens, or nothing.
         if stepper.journal is not None:
-            stepper.journal.append_round(self._id, packer)
+            stepper.journal.append_round(self._id, address, tools, errors, used)
         stepper.memory.use_one(slot)
         step.step(
             batch, slot, <const Round*> address, stepper.increments, &decision._record.outcome

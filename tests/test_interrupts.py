@@ -322,7 +322,7 @@ def test_a_journal_that_fails_means_that_nothing_changed():
         def append(self, entry):
             raise OSError(entry)
 
-        def append_round(self, session_id, packer):
+        def append_round(self, session_id, address, tools, errors, used):
             raise OSError("round")
 
     fleet = Fleet()

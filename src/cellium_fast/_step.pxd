@@ -18,13 +18,14 @@ cdef class DecisionBase:
 cdef class Stepper:
     cdef SlotTable memory
     cdef object names
+    cdef object turn
     cdef object acquire
     cdef object release
     cdef object kept
     cdef Increment* increments
     cdef type decision
     cdef object packer          # for the next step; None while one uses it
-    cdef public object journal  # with `append_round(id, packer)`; None for a fleet without
+    cdef public object journal  # a `_journal.Journal`; None for a fleet without
     cdef const Batch* batch_of(self, int64_t id, bint evicted) except NULL
     cdef DecisionBase new_decision(self, setting)
 

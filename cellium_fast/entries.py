@@ -1,0 +1,273 @@
+"""What stands in a journal for each call that changes a fleet, and the way back.
+
+An entry's body is a length, JSON of that length, and arrays: ``[facts, {name: [dtype, length]}]``,
+then the arrays in that order, each padded to eight bytes. The entry of a single round is packed by
+`_journal.Journal.append_round`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cellium_fast import _journal, _records
+from cellium_fast.errors import CelliumError, JournalError
+from cellium_fast.policy import Policy
+from cellium_fast.rounds import RoundBatch
+
+if TYPE_CHECKING:
+    from cellium_fast.changes import Rows
+    from cellium_fast.fleet import Fleet
+    from cellium_fast.pool_history import PoolHistory
+    from cellium_fast.session import Session
+
+Arrays = dict[str, NDArray[Any]]
+Entry = tuple[int, list[Any]]
+
+LENGTH_BYTES = 8            # the body begins with the length of its JSON
+ALIGNMENT = 8
+ROUNDS_AT_ONCE = 10_000     # replayed between two looks at the progress
+
+# What a call raises that nobody can have made.
+IMPOSSIBLE = (CelliumError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+class Kind(IntEnum):
+    """Kinds of entries; the numbers stay as they are."""
+
+    ROUND = _journal.KIND_ROUND
+    OPEN = 2
+    CLOSE = 3
+    STEP = 4
+    USER_MESSAGE = 5
+    COMPACTED = 6
+    SET_POLICY = 7
+    USE_POLICY = 8
+    ATTACH = 9
+    SET_POOL = 10
+
+
+# --- packing -------------------------------------------------------------------------------------
+class FleetJournal(_journal.Journal):
+    """A journal, and the entries of a fleet's calls, whose arguments were checked."""
+
+    def entry_of_open(
+        self, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32], rows: Rows,
+        handles: list[Session],
+    ) -> Entry:
+        """Sessions were opened; `handles` is the `Session` of the only one, or empty."""
+        facts: dict[str, Any] = {
+            "count": len(context_limit), "policy": rows.policy, "pool": rows.pool,
+            "private": rows.private,
+        }
+        if handles:
+            facts["name"], facts["tools"] = handles[0].name, handles[0].decision.setting.tools
+        return packed(Kind.OPEN, facts, {
+            "context_limit": _once(context_limit), "round_limit": _once(round_limit),
+        })
+
+    def entry_of_close(self, ids: NDArray[np.int64], outcomes: NDArray[np.int8]) -> Entry:
+        """Sessions were closed."""
+        return packed(Kind.CLOSE, {}, {"ids": ids, "outcomes": outcomes})
+
+    def entry_of_step(
+        self, ids: NDArray[np.int64], columns: Mapping[str, NDArray[Any]],
+        tools: dict[int, str], errors: dict[int, str],
+    ) -> Entry:
+        """Sessions were stepped, and names learned, which come by their mixed hashes."""
+        arrays = {"ids": ids, **columns}
+        if tools or errors:
+            arrays["names"] = np.frombuffer(_journal.pack_names(tools, errors), np.uint8)
+        return packed(Kind.STEP, {}, arrays)
+
+    def entry_of_user_message(self, ids: NDArray[np.int64]) -> Entry:
+        """User messages arrived."""
+        return packed(Kind.USER_MESSAGE, {}, {"ids": ids})
+
+    def entry_of_compacted(self, ids: NDArray[np.int64]) -> Entry:
+        """Contexts were compacted."""
+        return packed(Kind.COMPACTED, {}, {"ids": ids})
+
+    def entry_of_set_policy(self, name: str, policy: Policy) -> Entry:
+        """A policy was replaced."""
+        facts = {"name": name, "policy": policy.model_dump(mode="json")}
+        return packed(Kind.SET_POLICY, facts, {})
+
+    def entry_of_use_policy(self, ids: NDArray[np.int64], row: int) -> Entry:
+        """Sessions went on under another policy."""
+        return packed(Kind.USE_POLICY, {"policy": row}, {"ids": ids})
+
+    def entry_of_attach(self, session_id: int) -> Entry:
+        """A session that was opened without one got a `Session`."""
+        return packed(Kind.ATTACH, {"id": session_id}, {})
+
+    def entry_of_set_pool(self, row: int, record: NDArray[Any], history: PoolHistory) -> Entry:
+        """What a pool has learned was replaced by what its history starts with."""
+        return packed(Kind.SET_POOL, {"pool": row, "history": history.as_json()}, {})
+
+
+def packed(kind: int, facts: Mapping[str, Any], arrays: Arrays) -> Entry:
+    """An entry, as `_journal.Journal.append` takes it."""
+    described = {name: [array.dtype.str, len(array)] for name, array in arrays.items()}
+    text = json.dumps([facts, described], separators=(",", ":")).encode("ascii")
+    return int(kind), [len(text).to_bytes(LENGTH_BYTES, sys.byteorder) + text, *arrays.values()]
+
+
+def unpacked(body: memoryview) -> tuple[dict[str, Any], Arrays]:
+    """Facts and arrays of an entry's body, the arrays where they lie; ValueError if it is none."""
+    length = int.from_bytes(body[:LENGTH_BYTES], sys.byteorder)
+    facts, described = json.loads(bytes(body[LENGTH_BYTES : LENGTH_BYTES + length]))
+    place = _aligned(LENGTH_BYTES + length)
+    arrays = {}
+    for name, (dtype, count) in described.items():
+        if np.dtype(dtype).kind not in "iuf" or count < 0:
+            raise ValueError(f"{name}: {count} of {dtype}")
+        arrays[name] = np.frombuffer(body, dtype, count, place) if count else np.empty(0, dtype)
+        place = _aligned(place + arrays[name].nbytes)
+    if place != len(body):
+        raise ValueError(f"it has {len(body):,} bytes, and speaks of {place:,}")
+    return facts, arrays
+
+
+def _once(values: NDArray[Any]) -> NDArray[Any]:
+    """Values that are all the same as one."""
+    return values[:1] if len(values) and (values == values[0]).all() else values
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+# --- replaying -----------------------------------------------------------------------------------
+def replay(
+    fleet: Fleet, entries: _journal.Entries, on_progress: Callable[[int], None] | None = None
+) -> None:
+    """Take all good entries of a journal into a fleet that has none yet.
+
+    `on_progress` gets the place in the file, now and then.
+
+    Raises
+    ------
+    JournalError
+        An entry that is as it was written says what no fleet can have been told.
+    """
+    replayed = _replayer(fleet)
+    try:
+        while True:
+            while entries.replay_rounds(replayed, ROUNDS_AT_ONCE) == ROUNDS_AT_ONCE:
+                if on_progress is not None:
+                    on_progress(entries.end)
+            entry = next(entries, None)
+            if entry is None:
+                return
+            kind, body = entry
+            if kind not in CALLS:
+                raise ValueError(f"it is of kind {kind}, which this package does not know")
+            CALLS[kind](fleet, *unpacked(body))
+            if on_progress is not None:
+                on_progress(entries.end)
+    except IMPOSSIBLE as error:
+        # Its checksum is right: someone wrote it so.
+        raise JournalError(
+            entries.path, f"entry {entries.number} says what no fleet can have been told: {error}",
+            entries.start,
+        ) from error
+
+
+def _replayer(fleet: Fleet) -> Callable[[int, _journal.Entries], None]:
+    handles, names = fleet._handles, fleet._names
+
+    def take(session_id: int, round: _journal.Entries) -> None:
+        handles[session_id]._replay(round, round.used)
+        if round.taught:
+            names.add(*_names(round.new_tools, round.new_errors))
+
+    return take
+
+
+def _names(*tables: dict[int, str]) -> Iterable[dict[int, str]]:
+    if any(mixed >= 2**32 for table in tables for mixed in table):
+        raise ValueError("names: a hash has more than 32 bits")
+    return tables
+
+
+def _open(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    count = facts["count"]
+    limits: dict[str, Any] = {}
+    for name, none in (("context_limit", 0), ("round_limit", np.inf)):
+        values = np.broadcast_to(arrays[name], (count,))
+        limits[name] = values if values.all() else np.where(values == 0, none, values)
+    settings = {
+        "policy": list(fleet.policies)[facts["policy"]],
+        "pool": list(fleet.pools)[facts["pool"]],
+        "private": facts["private"],
+    }
+    if "name" not in facts:
+        fleet.open(count, **limits, **settings)
+        return
+    one = {name: values.item() for name, values in limits.items()}
+    fleet.session(facts["name"], tools=facts["tools"], **one, **settings)
+
+
+def _close(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    fleet.close(arrays["ids"], arrays["outcomes"])
+
+
+def _step(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    names = arrays.pop("names", None)
+    tables = None if names is None else _names(*_journal.unpack_names(names)[:2])
+    ids = arrays.pop("ids")
+    columns: dict[str, Any] = arrays
+    fleet.step(ids, RoundBatch(**columns), want=())
+    if tables is not None:
+        fleet._names.add(*tables)
+
+
+def _user_message(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    fleet.user_message(arrays["ids"])
+
+
+def _compacted(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    fleet.compacted(arrays["ids"])
+
+
+def _set_policy(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    fleet.set_policy(facts["name"], Policy(**facts["policy"]))
+
+
+def _use_policy(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    fleet.use_policy(arrays["ids"], list(fleet.policies)[facts["policy"]])
+
+
+def _attach(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    fleet.attach(facts["id"])
+
+
+def _set_pool(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    from cellium_fast.pool_history import PoolHistory
+
+    history = PoolHistory.from_json(facts["history"])
+    if history.start is None or history.start.settings != list(fleet.pools.values())[facts["pool"]]:
+        raise ValueError("a pool was set to what was learned under other settings")
+    record = np.zeros(1, _records.POOL)
+    history.start.fill(record[0])
+    fleet._lock.run(fleet._set_pool, facts["pool"], record, history)
+
+
+CALLS: dict[int, Callable[[Fleet, dict[str, Any], Arrays], None]] = {
+    Kind.OPEN: _open,
+    Kind.CLOSE: _close,
+    Kind.STEP: _step,
+    Kind.USER_MESSAGE: _user_message,
+    Kind.COMPACTED: _compacted,
+    Kind.SET_POLICY: _set_policy,
+    Kind.USE_POLICY: _use_policy,
+    Kind.ATTACH: _attach,
+    Kind.SET_POOL: _set_pool,
+}
