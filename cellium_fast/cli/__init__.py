@@ -1,7 +1,7 @@
 """The command `cellium-fast`: one module of this package is one command.
 
-Exit codes: 0 done; 1 nothing could be read, a result not be written, or memory ran out; 2 wrong
-usage, or files that are not sound with --strict; 130 Ctrl-C.
+Exit codes: 0 done; 1 nothing could be read, a result not be written, memory ran out, or `recover`
+found something; 2 wrong usage, or files that are not sound with --strict; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import typer
 from cellium_fast.cli.bench import HELP as BENCH_HELP
 from cellium_fast.cli.bench import bench_command
 from cellium_fast.cli.output import NOTHING_READ, WRONG_USAGE, say
+from cellium_fast.cli.recover import HELP as RECOVER_HELP
+from cellium_fast.cli.recover import recover_command
 from cellium_fast.cli.replay import HELP as REPLAY_HELP
 from cellium_fast.cli.replay import replay_command
 from cellium_fast.cli.simulate import simulate_command
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("simulate")(simulate_command)
+app.command("recover", help=RECOVER_HELP)(recover_command)
 app.command("bench", help=BENCH_HELP)(bench_command)
 
 

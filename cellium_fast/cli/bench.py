@@ -21,6 +21,7 @@ SCALES = {
     "s": ((1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (1e-6, 1e-6, "µs"), (0.0, 1e-9, "ns")),
     "B/s": ((1e9, 1e9, "GB/s"), (0.0, 1e6, "MB/s")),
     "texts/s": ((1e6, 1e6, "M texts/s"), (0.0, 1e3, "k texts/s")),
+    "rounds/s": ((0.0, 1e3, "k rounds/s"),),
     "bytes": ((0.0, 1.0, "bytes"),),
 }
 # Characters of a column that may be folded, tried in turn; None: as many as it takes.
