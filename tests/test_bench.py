@@ -32,7 +32,8 @@ from cellium_fast.cli.bench import shown_ratio, shown_spread
 
 TINY = bench.Sizes(
     fleet=200, large_fleet=300, draws=100, scalar_rounds=20, age=50, decisions=200,
-    conversations=3, plain_rounds=5, old_fleet=20, choices=50, repeats=2, starts=1,
+    conversations=3, plain_rounds=5, old_fleet=20, choices=50, replayed_rounds=40, replays=1,
+    repeats=2, starts=1,
 )
 SOME = ("memory", "step", "beta", "session")
 

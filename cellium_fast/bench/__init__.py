@@ -12,7 +12,7 @@ the rest of the package.
 
 from __future__ import annotations
 
-from cellium_fast.bench import batch, sampling, single, texts
+from cellium_fast.bench import batch, journal, sampling, single, texts
 from cellium_fast.bench.machine import Machine, this_machine
 from cellium_fast.bench.measures import (
     FULL,
@@ -75,6 +75,18 @@ _ALL = (
     Measure(
         "replay", "replay of OpenAI-chat JSONL", texts.replay, Unit.BYTES_A_SECOND,
         baseline="orjson.loads alone", target=Target(1 / 3, of_ratio=True, at_least=True),
+    ),
+    Measure(
+        "journal-step", "a session's step in a batch, with a journal", journal.batch_step,
+        baseline="without one", compared=Compared.AS_LONG,
+    ),
+    Measure(
+        "journal-session", "one session alone, with a journal", journal.session_step,
+        baseline="without one", compared=Compared.AS_LONG,
+    ),
+    Measure(
+        "recovery", "rounds of a journal replayed", journal.replay, Unit.ROUNDS_A_SECOND,
+        target=Target(300_000, at_least=True),
     ),
     Measure(
         "numpy", "a session's step in a batch", batch.numpy_step,

@@ -32,6 +32,8 @@ class Sizes:
         Recorded conversations replayed.
     plain_rounds
         Rounds that the plain Python reference takes, timed together.
+    replayed_rounds, replays
+        Rounds in a journal that is replayed, and how often it is.
     repeats, starts
         Times each contender runs; times Python is started.
     cpu_time
@@ -48,6 +50,8 @@ class Sizes:
     decisions: int = 1_000_000
     conversations: int = 2_000
     plain_rounds: int = 200
+    replayed_rounds: int = 300_000
+    replays: int = 3
     repeats: int = 21
     starts: int = 15
     cpu_time: bool = False
@@ -61,7 +65,7 @@ class Sizes:
 FULL = Sizes()
 QUICK = Sizes(
     large_fleet=200_000, age=5_000, decisions=200_000, conversations=400, plain_rounds=50,
-    repeats=9, starts=7,
+    replayed_rounds=30_000, repeats=9, starts=7,
 )
 
 
@@ -72,6 +76,7 @@ class Unit(StrEnum):
     BYTES = "bytes"
     TEXTS_A_SECOND = "texts/s"
     BYTES_A_SECOND = "B/s"
+    ROUNDS_A_SECOND = "rounds/s"
 
 
 class Compared(StrEnum):

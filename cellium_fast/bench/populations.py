@@ -142,14 +142,19 @@ class Herd:
         Of the fleet; one unless told.
     want
         Columns that a step writes; None: all.
+    fleet
+        An empty one of the caller's; None: one of its own.
     """
 
     def __init__(
         self, population: Population, *, settled: int = SETTLED, threads: int = 1,
         want: tuple[str, ...] | None = WANTED, policy: Policy | str = "default",
+        fleet: Fleet | None = None,
     ) -> None:
         self.population = population
-        self.fleet = Fleet(seed=SEED, threads=threads, policies={"measured": policy})
+        self.fleet = fleet if fleet is not None else Fleet(
+            seed=SEED, threads=threads, policies={"measured": policy}
+        )
         self.ids = self.fleet.open(len(population.kind), context_limit=CONTEXT_LIMIT)
         self.decisions: Decisions | None = None
         self._want = want

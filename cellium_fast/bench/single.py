@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import cellium_fast
-from cellium_fast import Fleet, Round, RoundBatch, ToolCall, _records
+from cellium_fast import Fleet, Round, RoundBatch, Session, ToolCall, _records
 from cellium_fast.bench import batch
 from cellium_fast.bench.measures import NotMeasured, Result, Sizes
 from cellium_fast.bench.populations import CONTEXT_LIMIT, SEED, SETTLED, Herd, Population
@@ -42,7 +42,10 @@ print(*(end - begin for begin, end in zip(times, times[1:])))
 def session_step(sizes: Sizes) -> Result:
     """A round of Python objects in, a decision out."""
     contenders = {
-        name: _session_of(rounds_of_objects(as_text=as_text), sizes.scalar_rounds)
+        name: steps_of(
+            Fleet(seed=SEED, threads=1).session(context_limit=CONTEXT_LIMIT),
+            rounds_of_objects(as_text=as_text), sizes.scalar_rounds,
+        )
         for name, as_text in (("values", False), ("text", True))
     }
     taken = interleaved(contenders, sizes.repeats, clock=sizes.clock)
@@ -108,8 +111,8 @@ def rounds_of_objects(*, as_text: bool = False, tokens: int = 1_000) -> list[Rou
     return rounds
 
 
-def _session_of(rounds: list[Round], count: int) -> Contender:
-    session = Fleet(seed=SEED, threads=1).session(context_limit=CONTEXT_LIMIT)
+def steps_of(session: Session, rounds: list[Round], count: int) -> Contender:
+    """So many steps of one session, of these rounds over and over."""
     played = [rounds[number % len(rounds)] for number in range(count)]
 
     def run() -> None:
