@@ -529,7 +529,7 @@ def test_any_calls_in_any_order(form: str, rng: Any) -> None:
         phases=[Phase.generate],    # what fails is shown as it is: to make it shorter takes minutes
     )
     run_state_machine_as_test(seed(rng.first_seed)(Calls), settings=seeded)
-    print(dict(COUNTED))  # noqa: T201  captured, shown with -s
+    print(dict(COUNTED))
     assert COUNTED["calls"] > 10 * examples
     assert COUNTED["refused"] > examples
 
