@@ -65,8 +65,8 @@ def calls(run: Run, steps: list[Any]) -> Iterator[None]:
             yield
 
 
-def facts(fleet: Fleet) -> dict[str, Any]:
-    """All of a fleet's state, to be compared."""
+def facts(fleet: Fleet, *, sources: bool = True) -> dict[str, Any]:
+    """All of a fleet's state, to be compared; `sources`: with what is another in every fleet."""
     state = fleet._lock.run(fleet._state)
     found = {
         name: value.tobytes() if isinstance(value, np.ndarray) else
@@ -75,6 +75,9 @@ def facts(fleet: Fleet) -> dict[str, Any]:
     }
     # Field by field: what lies between the fields of a decision is no part of it.
     found["handles"] = [replace(handle, outcome=b"") for handle in state.handles]
+    found["histories"] = sources and [
+        (name, history.as_json()) for name, history in state.histories.items()
+    ]
     found["outcomes"] = list(fields_of(state.outcomes()))
     return found
 
