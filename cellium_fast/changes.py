@@ -22,7 +22,6 @@ from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.pool_history import PoolHistory
 from cellium_fast.session import Session
-from cellium_fast.state import FleetState
 
 if TYPE_CHECKING:
     from cellium_fast.fleet import Fleet
@@ -210,43 +209,6 @@ class Changes:
         ]
         entry = None if self._journal is None else self._journal.entry_of_use_policy(ids, row)
         _commit.use_policy(self._journal, entry, self._memory, slots, row, handles)
-
-    # --- for snapshots ---------------------------------------------------------------------------
-    def _state(self) -> FleetState:
-        sessions, free, posteriors = self._memory.state()
-        return FleetState(
-            seed=self._memory.seed,
-            opened=self._memory.opened,
-            sessions=sessions,
-            free=free,
-            policies=dict(self._policies),
-            pools=dict(self._pools),
-            posteriors=posteriors,
-            tools=dict(self._names._tools),
-            errors=dict(self._names._errors),
-            forgotten=self._names.forgotten,
-            handles=[handle._state() for handle in self._handles.values()],
-            histories=dict(self._learned_from),
-            max_sessions=self._max_sessions,
-            calls=self._memory.calls,
-            evicted=self._memory.evicted,
-            last_use=self._memory.last_uses(),
-        )
-
-    def _restore(self, state: FleetState) -> None:
-        """Be what another fleet was, of the same settings; this one is new."""
-        self._memory.restore(state.opened, state.sessions, state.free, state.posteriors)
-        self._memory.restore_uses(state.calls, state.evicted, state.last_use)
-        self._learned_from = dict(state.histories)
-        self._names.restore(state.tools, state.errors, state.forgotten)
-        self._memory.make_room_for_watched()
-        for one in state.handles:
-            slot = _step.slot_of(one.id)
-            setting = self._settings[int(self._memory.sessions["policy"][slot])]
-            handle = Session(cast("Fleet", self), one.id, one.name, one.tools, setting)
-            handle._restore(one)
-            self._memory.watched[slot] = True
-            self._handles[one.id] = handle
 
     # --- what was learned ------------------------------------------------------------------------
     def _learned(self, row: int) -> tuple[np.void, PoolHistory]:
