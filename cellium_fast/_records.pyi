@@ -56,6 +56,7 @@ class Batch:
         pools: NDArray[np.void],
         key: int,
     ) -> None: ...
+    def again(self) -> Batch: ...
     def set_input(
         self,
         *,

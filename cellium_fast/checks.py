@@ -77,9 +77,12 @@ def array(name: str, value: Any, dtype: DTypeLike, shape: tuple[int | None, ...]
 
 
 def _fits(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
-    return len(found) == len(shape) and all(
-        length is None or length == here for length, here in zip(shape, found, strict=True)
-    )
+    if len(found) != len(shape):
+        return False
+    for length, here in zip(shape, found, strict=True):     # noqa: SIM110  all() takes longer
+        if length is not None and length != here:
+            return False
+    return True
 
 
 def output(name: str, value: Any, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -75,7 +75,7 @@ class Memory(_memory.SlotTable):
         self, slots: Slots, columns: Mapping[str, NDArray[Any]] | None = None
     ) -> _records.Batch:
         """A batch of the sessions in these slots, with the columns of their rounds if given."""
-        batch = self._batch_of(self.sessions, self.policies, self.pools)
+        batch = self.base.again()
         batch.set_input(slots=slots, **(columns or {}))
         return batch
 

@@ -14,20 +14,18 @@ Handles come as a list of (place, handle, decision): the place in the batch of t
 from cpython.object cimport PyObject_GenericSetAttr
 from libc.stdint cimport int8_t, int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from records cimport Policy, Pool, Session
+from records cimport SESSION_PRIVATE, Policy, Pool, Session
 from cellium_fast._memory cimport SlotTable
 from cellium_fast._records cimport Batch as BatchObject
 from cellium_fast._step cimport DecisionBase, Handle
+cimport learning
 cimport step as formulas
 
 from cellium_fast import _feedback, _learning
 from cellium_fast._records import address_of
 from cellium_fast._spans import run_spans
-from cellium_fast._step import close_sessions, open_sessions
 
-cdef object finish = _learning.finish
 cdef object apply_increments = _learning.apply_increments
-cdef object count_closed = _learning.close_sessions
 cdef object take_user_message = _feedback.user_message
 
 
@@ -47,7 +45,9 @@ def open(
     `handles` of them become `known`, by their ids. Before, sessions close that have to go for
     them: `victims` is their batch, slots, outcomes (none is told) and handles; None: nobody has to.
     """
+    cdef Session* sessions = memory.base.batch.sessions
     cdef Handle handle
+    cdef Py_ssize_t i
     write_ahead(journal, entry)
     if victims is not None:
         batch, closed, outcomes, evicted = victims
@@ -55,10 +55,12 @@ def open(
         memory.evicted += <uint64_t> len(closed)
         for handle in evicted:
             handle._evicted = True
-    open_sessions(
-        memory.base.address, slots, memory.opened, policy, pool, private, context_limit,
-        round_limit,
-    )
+    with nogil:
+        for i in range(slots.shape[0]):
+            formulas.open_session(
+                &sessions[slots[i]], memory.base.batch.policies, memory.opened + <uint64_t> i,
+                policy, pool, private, context_limit[i], round_limit[i],
+            )
     memory.take(slots.shape[0])
     memory.use(slots)
     show_opening(memory, handles)
@@ -94,11 +96,22 @@ cdef int close_batch(
     SlotTable memory, BatchObject batch, const int64_t[::1] slots, const int8_t[::1] outcomes,
     list handles, dict known,
 ) except -1:
+    cdef Session* session
     cdef Handle handle
-    finish(batch, outcomes)
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(slots.shape[0]):
+            session = &batch.batch.sessions[slots[i]]
+            learning.finish(
+                session, &batch.batch.policies[session.policy], batch.batch.increments, outcomes[i]
+            )
     apply_increments([batch], len(memory.base.pools))
-    count_closed(batch, slots.shape[0])
-    close_sessions(batch.address, slots.shape[0])
+    with nogil:
+        for i in range(slots.shape[0]):
+            session = &batch.batch.sessions[slots[i]]
+            if not session.flags & SESSION_PRIVATE:
+                learning.close_sessions(&batch.batch.pools[session.pool], 1)
+            formulas.close_session(session)
     memory.give_back(slots)
     for handle in handles:
         known.pop(handle._id, None)

@@ -1,9 +1,9 @@
 # cython: language_level=3
 """Loops over the formulas of learning.pxd."""
 
-from libc.stdint cimport int8_t, int64_t
+from libc.stdint cimport int64_t
 from cellium_fast._records cimport Batch as BatchObject
-from records cimport ARMS, SESSION_PRIVATE, Batch, Increment, Session
+from records cimport ARMS, Batch, Increment, Session
 cimport learning
 
 
@@ -16,19 +16,6 @@ def learn(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
         for i in range(start, stop):
             session = &batch.sessions[batch.slots[i]]
             learning.learn(session, &batch.policies[session.policy], batch.increments)
-
-
-def finish(BatchObject columns not None, const int8_t[::1] outcomes):
-    """Credit what is pending in sessions that close; outcomes as in `Fleet.close`."""
-    cdef const Batch* batch = &columns.batch
-    cdef Session* session
-    cdef Py_ssize_t i
-    with nogil:
-        for i in range(outcomes.shape[0]):
-            session = &batch.sessions[batch.slots[i]]
-            learning.finish(
-                session, &batch.policies[session.policy], batch.increments, outcomes[i]
-            )
 
 
 def apply_increments(list batches not None, Py_ssize_t pools):
@@ -53,18 +40,6 @@ cdef void add(Increment* total, const Increment* more, Py_ssize_t count) noexcep
         total[i].alpha += more[i].alpha
         total[i].beta += more[i].beta
         total[i].updates += more[i].updates
-
-
-def close_sessions(BatchObject columns not None, Py_ssize_t count):
-    """Count the first `count` sessions of a batch as closed in their pools, and decay those."""
-    cdef const Batch* batch = &columns.batch
-    cdef const Session* session
-    cdef Py_ssize_t i
-    with nogil:
-        for i in range(count):
-            session = &batch.sessions[batch.slots[i]]
-            if not session.flags & SESSION_PRIVATE:
-                learning.close_sessions(&batch.pools[session.pool], 1)
 
 
 def nstep_returns(

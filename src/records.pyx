@@ -120,6 +120,15 @@ cdef class Batch:
         self.batch.pools = <records.Pool*> self.where(pools)
         self.batch.key = key
 
+    def again(self):
+        """Another batch of the same memory, without columns; this one has none either."""
+        cdef Batch other = Batch.__new__(Batch)
+        other.batch = self.batch
+        other.sessions = self.sessions
+        other.policies = self.policies
+        other.pools = self.pools
+        return other
+
     def set_input(
         self, *, slots, call_offsets=None, call_tool=None, call_signature=None, call_shape=None,
         call_result=None, call_flags=None, call_size=None, text=None, text_sketch=None,

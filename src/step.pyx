@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Loops over the formulas of step.pxd: opening, checking and closing sessions; and the scalar path.
+"""Loops over the formulas of step.pxd: finding sessions and their ids; and the scalar path.
 
 The scalar path takes one `Round` of one session to a `Decision` in one call, `Handle.step`.
 """
@@ -40,24 +40,6 @@ cdef make_outcome_dtype():
 OUTCOME = make_outcome_dtype()
 
 FeatureRecord = namedtuple("FeatureRecord", FEATURES_DTYPE.names, module=__name__)
-
-
-def open_sessions(
-    size_t batch_address, const int64_t[::1] slots, uint64_t first_uid, uint16_t policy,
-    uint16_t pool, bint private, const int64_t[::1] context_limit,
-    const uint32_t[::1] round_limit,
-):
-    """Open one session in each slot."""
-    cdef const Batch* batch = <const Batch*> batch_address
-    cdef Session* session
-    cdef Py_ssize_t i
-    with nogil:
-        for i in range(slots.shape[0]):
-            session = &batch.sessions[slots[i]]
-            step.open_session(
-                session, batch.policies, first_uid + <uint64_t> i, policy, pool, private,
-                context_limit[i], round_limit[i],
-            )
 
 
 def ids_of(size_t batch_address, const int64_t[::1] slots, bint opening, int64_t[::1] ids):
@@ -130,15 +112,6 @@ def check_id(size_t batch_address, int64_t used, int64_t id):
 def slot_of(int64_t id):
     """Row of the session that has, or had, this id."""
     return step.slot_of(id)
-
-
-def close_sessions(size_t batch_address, Py_ssize_t count):
-    """Free the first `count` sessions of a batch."""
-    cdef const Batch* batch = <const Batch*> batch_address
-    cdef Py_ssize_t i
-    with nogil:
-        for i in range(count):
-            step.close_session(&batch.sessions[batch.slots[i]])
 
 
 cdef class DecisionRecord:
