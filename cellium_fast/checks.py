@@ -79,7 +79,7 @@ def array(name: str, value: Any, dtype: DTypeLike, shape: tuple[int | None, ...]
 def _fits(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
     if len(found) != len(shape):
         return False
-    for length, here in zip(shape, found, strict=True):     # noqa: SIM110  all() takes longer
+    for length, here in zip(shape, found, strict=True):
         if length is not None and length != here:
             return False
     return True

@@ -8,7 +8,7 @@ from collections import namedtuple
 
 import numpy as np
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 from records cimport (
     ARMS, SESSION_DONE, Batch, Features, Increment, Round, Session, prefetch,
