@@ -164,10 +164,10 @@ def test_any_session_equals_the_reference(rounds, preset, limit, switches, **par
 SESSIONS, STEPS = 5_300, 6
 
 
-def crowd_fleet(private, threads=1, tie_break="thompson"):
+def crowd_fleet(private, threads=1, tie_break="thompson", seed=11):
     """A fleet of two policies and two pools, and its ids."""
     policies = {name: Policy.preset(name, tie_break=tie_break) for name in PRESETS}
-    fleet = Fleet(seed=11, policies=policies, pools=["left", "right"], threads=threads)
+    fleet = Fleet(seed=seed, policies=policies, pools=["left", "right"], threads=threads)
     half = {"context_limit": 100_000, "round_limit": 20, "private": private}
     quarters = [
         fleet.open(SESSIONS // 4, policy=policy, pool=pool, **half)
@@ -269,8 +269,7 @@ def test_the_size_of_a_chunk_does_not_show(rounds, plain, private, chunk, thread
 
 
 def test_another_seed_decides_differently(rounds, plain):
-    fleet, ids = crowd_fleet(True)
-    fleet._memory.seed = 12
+    fleet, ids = crowd_fleet(True, seed=12)
     draws = fleet.step(ids, rounds[0]).draws
     expected = plain[True, "thompson"][0][0]["draws"]
     drawn = ~np.isnan(expected)
