@@ -3,7 +3,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast._journal import Entries
+from cellium_fast._journal_reader import Entries
 from cellium_fast._spans import Turn
 from cellium_fast.decision import Decision, Setting
 from cellium_fast.memory import Memory

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _journal, _records
+from cellium_fast import _journal, _journal_names, _journal_reader, _records
 from cellium_fast.errors import CelliumError, JournalError
 from cellium_fast.policy import Policy
 from cellium_fast.rounds import RoundBatch
@@ -83,7 +83,7 @@ class FleetJournal(_journal.Journal):
         """Sessions were stepped, and names learned, which come by their mixed hashes."""
         arrays = {"ids": ids, **columns}
         if tools or errors:
-            arrays["names"] = np.frombuffer(_journal.pack_names(tools, errors), np.uint8)
+            arrays["names"] = np.frombuffer(_journal_names.pack_names(tools, errors), np.uint8)
         return packed(Kind.STEP, {}, arrays)
 
     def entry_of_user_message(self, ids: NDArray[np.int64]) -> Entry:
@@ -146,7 +146,7 @@ def _aligned(size: int) -> int:
 
 # --- replaying -----------------------------------------------------------------------------------
 def replay(
-    fleet: Fleet, entries: _journal.Entries, on_progress: Callable[[int], None] | None = None
+    fleet: Fleet, entries: _journal_reader.Entries, on_progress: Callable[[int], None] | None = None
 ) -> None:
     """Take all good entries of a journal into a fleet that has none yet.
 
@@ -180,10 +180,10 @@ def replay(
         ) from error
 
 
-def _replayer(fleet: Fleet) -> Callable[[int, _journal.Entries], None]:
+def _replayer(fleet: Fleet) -> Callable[[int, _journal_reader.Entries], None]:
     handles, names = fleet._handles, fleet._names
 
-    def take(session_id: int, round: _journal.Entries) -> None:
+    def take(session_id: int, round: _journal_reader.Entries) -> None:
         handles[session_id]._replay(round, round.used)
         if round.taught:
             names.add(*_names(round.new_tools, round.new_errors))
@@ -221,7 +221,7 @@ def _close(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
 
 def _step(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
     names = arrays.pop("names", None)
-    tables = None if names is None else _names(*_journal.unpack_names(names)[:2])
+    tables = None if names is None else _names(*_journal_names.unpack_names(names)[:2])
     ids = arrays.pop("ids")
     columns: dict[str, Any] = arrays
     fleet.step(ids, RoundBatch(**columns), want=())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellium_fast import _journal, snapshot
+from cellium_fast import _journal_reader, snapshot
 from cellium_fast.directory import LOCK, Directory, WriterLock
 from cellium_fast.errors import JournalError, SnapshotError
 from cellium_fast.fleet import Fleet
@@ -125,7 +125,7 @@ def _journals(recovery: Recovery) -> Iterator[FileFound]:
                 None if found.problem is None else found.end, found.is_torn,
             )
             continue
-        read = _journal.Entries(recovery.directory.journal(number))
+        read = _journal_reader.Entries(recovery.directory.journal(number))
         for _ in read:
             pass
         problem, offset = read.problem, None if read.problem is None else read.end

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellium_fast import _journal, entries, snapshot
+from cellium_fast import _journal, _journal_reader, entries, snapshot
 from cellium_fast.directory import Directory, free_name
 from cellium_fast.errors import SnapshotError
 from cellium_fast.fleet import Fleet
@@ -166,7 +166,7 @@ class Recovery:
             later = f", and there are later ones, from {waiting[0]} on" if waiting else ""
             found.problem = f"there is no such file{later}"
             return found
-        read = _journal.Entries(found.path)
+        read = _journal_reader.Entries(found.path)
         found.size, found.problem = read.size, read.problem
         if found.problem is not None:
             found.is_torn = read.size < _journal.HEADER_SIZE and len(waiting) == 1

@@ -11,7 +11,7 @@ import pytest
 from cli_runs import ESCAPE, call, start
 from durable_runs import copied, facts, recovered
 
-from cellium_fast import JournalError, Round, ToolCall, _journal
+from cellium_fast import JournalError, Round, ToolCall, _journal_reader
 from cellium_fast.directory import Directory
 
 ROUND = Round([ToolCall("search", {"q": "x"}, "found")], "text", 7)
@@ -58,7 +58,7 @@ def said(path: Path, *options: str) -> tuple[int, str]:
 
 def damage(path: Path, entry: int) -> int:
     """Alter one entry of a journal; returns where it begins."""
-    entries = _journal.Entries(path)
+    entries = _journal_reader.Entries(path)
     for _ in range(entry):
         next(entries)
     data = bytearray(path.read_bytes())
@@ -109,7 +109,7 @@ def test_repair_of_what_is_whole_changes_nothing(directory):
 
 def test_a_torn_end_loses_nothing_and_is_put_aside(directory):
     journal = Directory(directory).journal(7)
-    entries = _journal.Entries(journal)
+    entries = _journal_reader.Entries(journal)
     next(entries)
     journal.write_bytes(journal.read_bytes()[:-3])
     before = listing(directory)

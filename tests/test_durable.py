@@ -33,6 +33,7 @@ from cellium_fast import (
     SnapshotError,
     ToolCall,
     _journal,
+    _journal_reader,
 )
 from cellium_fast import snapshot as snapshots
 from cellium_fast.directory import Directory
@@ -131,7 +132,7 @@ def test_names_that_are_forgotten_are_forgotten_again(tmp_path):
     again._names._capacity = 5
     from cellium_fast import entries
 
-    entries.replay(again, _journal.Entries(journal))
+    entries.replay(again, _journal_reader.Entries(journal))
     assert facts(again) == wanted
 
 
@@ -224,7 +225,7 @@ def test_a_torn_end_is_cut_off_kept_and_logged(tmp_path, caplog):
     fleet, states = filled(directory)
     before = [_journal.HEADER_SIZE]
     journal = directory_journal(directory)
-    entries = _journal.Entries(journal)
+    entries = _journal_reader.Entries(journal)
     for _ in entries:
         before.append(entries.end)
     whole = journal.read_bytes()
@@ -271,7 +272,7 @@ def test_damage_before_good_entries_is_no_torn_end(tmp_path):
     fleet, _ = filled(tmp_path)
     fleet.shut()
     journal = directory_journal(tmp_path)
-    entries = _journal.Entries(journal)
+    entries = _journal_reader.Entries(journal)
     next(entries)
     data = bytearray(journal.read_bytes())
     data[entries.end + 40] ^= 1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cellium_fast import Round, ToolCall, _ingest, _journal
+from cellium_fast import Round, ToolCall, _ingest, _journal, _journal_names, _journal_reader
 from cellium_fast.errors import ForkedError, JournalError
 
 ROUND = Round([ToolCall("search", {"q": "x"}, "found"), ToolCall("read", error="gone")], "text", 7)
@@ -34,7 +34,7 @@ def packer_of(round: Round) -> _ingest.Packer:
 
 
 def read(path: Path) -> tuple[list[tuple[int, bytes]], Any]:
-    entries = _journal.Entries(path)
+    entries = _journal_reader.Entries(path)
     return [(kind, bytes(body)) for kind, body in entries], entries
 
 
@@ -83,7 +83,7 @@ def test_large_entries_come_back(tmp_path, sizes):
 def test_rounds_come_back_as_they_were_packed(tmp_path):
     path = tmp_path / "a"
     fill(path)
-    entries, seen = _journal.Entries(path), []
+    entries, seen = _journal_reader.Entries(path), []
 
     def take(session: int, round: Any) -> None:
         again = begin(tmp_path / f"again-{session}")
@@ -108,7 +108,7 @@ def test_rounds_of_any_number_of_calls(tmp_path, calls):
     packer = packer_of(Round([ToolCall("t", number, number) for number in range(calls)]))
     journal = begin(tmp_path / "a")
     journal.append_round(1, packer.address, {}, {}, None)
-    entries, again = _journal.Entries(journal.path), begin(tmp_path / "b")
+    entries, again = _journal_reader.Entries(journal.path), begin(tmp_path / "b")
     assert entries.replay_rounds(
         lambda session, round: again.append_round(session, round.address, {}, {}, None), 9
     ) == 1
@@ -118,17 +118,17 @@ def test_rounds_of_any_number_of_calls(tmp_path, calls):
 def test_names_come_back_in_their_order():
     tools = {number: f"t{number}" for number in (3, 1, 2**64 - 1, 0)}
     errors = {7: "", 6: "\ud800 and 保存"}
-    found = _journal.unpack_names(_journal.pack_names(tools, errors, ["a", "b"]))
+    found = _journal_names.unpack_names(_journal_names.pack_names(tools, errors, ["a", "b"]))
     assert found == (tools, errors, {"a", "b"})
     assert list(found[0].items()) == list(tools.items())
     assert list(found[1].items()) == list(errors.items())
 
 
 def test_names_that_end_too_soon_are_refused():
-    packed = _journal.pack_names({1: "abc"}, {2: "de"}, ["f"])
+    packed = _journal_names.pack_names({1: "abc"}, {2: "de"}, ["f"])
     for size in range(len(packed)):
         with pytest.raises(ValueError, match="they end too soon"):
-            _journal.unpack_names(packed[:size])
+            _journal_names.unpack_names(packed[:size])
 
 
 def test_a_second_file_of_the_name_is_refused(tmp_path):
@@ -237,10 +237,10 @@ def test_rounds_with_a_right_checksum_and_a_wrong_content_are_refused(tmp_path):
         journal = begin(tmp_path / f"bad-{number}")
         journal.append((_journal.KIND_ROUND, [body]))
         with pytest.raises(ValueError, match=r"a round|names"):
-            _journal.Entries(journal.path).replay_rounds(lambda session, round: None, 1)
+            _journal_reader.Entries(journal.path).replay_rounds(lambda session, round: None, 1)
     journal = begin(tmp_path / "good")
     journal.append((_journal.KIND_ROUND, [good]))
-    assert _journal.Entries(journal.path).replay_rounds(lambda session, round: None, 1) == 1
+    assert _journal_reader.Entries(journal.path).replay_rounds(lambda session, round: None, 1) == 1
 
 
 # --- a disk that refuses -------------------------------------------------------------------------
