@@ -8,132 +8,43 @@ Formulas: docs/durability.md, "Learned state".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import orjson
 import xxhash
-from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import model_validator
 
 from cellium_fast import _records, checks, whole_file
-from cellium_fast.errors import InputError, LearnedStateError, shown
-from cellium_fast.parameters import Parameters, refused, said
+from cellium_fast.contributions import (
+    ROUNDING,
+    Ancestor,
+    Arms,
+    Contribution,
+    Counter,
+    SourceId,
+    Stated,
+    actions_of,
+    decays_between,
+    newer_of,
+    newest_of,
+    possible_gains,
+    prior_arms,
+    shapes_of,
+    summed,
+    target_of,
+)
+from cellium_fast.errors import LearnedStateError, shown
+from cellium_fast.parameters import said
 from cellium_fast.policy import Posterior
 from cellium_fast.pool_history import PoolHistory
 
 VERSION: Literal[2] = 2
-ROUNDING = 1e-6     # share of a number that sums in another order may differ by
 WAIT = 60.0         # seconds for the lock on a file
 POLL = 0.005        # seconds between two looks at it; to merge takes about as long
-
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Counter = Annotated[int, Field(strict=True, ge=0, lt=2**64)]
-SourceId = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{32}$")]
-
-
-def _of_every_action(given: object) -> object:
-    if not isinstance(given, Mapping):
-        raise refused("wanted a mapping of actions", given)
-    for action in given:
-        if action not in _records.ACTIONS:
-            known = ", ".join(_records.ACTIONS)
-            raise said(f"there is no action {shown(action)}; there is {known}")
-    for action in _records.ACTIONS:
-        if action not in given:
-            raise said(f"the action {action!r} is missing")
-    return {action: given[action] for action in _records.ACTIONS}
-
-
-class Stated(Parameters):
-    """A part of a learned state: frozen, and checked."""
-
-    WHOLE: ClassVar[str] = "learned state"
-    PART: ClassVar[str] = "field"
-
-    @staticmethod
-    def refusal(problems: Sequence[tuple[str, str]]) -> InputError:
-        """Return the exception that says what is wrong with which field."""
-        return LearnedStateError("; ".join(f"{field}: {what}" for field, what in problems))
-
-
-class Arm(Stated):
-    """The posterior of one action, Beta(`alpha`, `beta`), after so many updates."""
-
-    alpha: Positive
-    beta: Positive
-    updates: Counter
-
-
-class Gain(Stated):
-    """What a source's updates have added to `alpha` and `beta`, less what it forgot of it."""
-
-    alpha: NotNegative
-    beta: NotNegative
-    updates: Counter
-
-    @model_validator(mode="after")
-    def _at_most_one_each(self) -> Self:
-        if self.alpha + self.beta > self.updates * (1 + ROUNDING):
-            raise said(
-                f"{self.updates} updates cannot have added {self.alpha:g} to alpha and "
-                f"{self.beta:g} to beta; each adds 1 in all at most"
-            )
-        return self
-
-
-Arms = Annotated[dict[str, Arm], BeforeValidator(_of_every_action)]
-Gains = Annotated[dict[str, Gain], BeforeValidator(_of_every_action)]
-
-
-class Ancestor(Stated):
-    """A starting point that is not the prior.
-
-    Attributes
-    ----------
-    id
-        States with one of another id cannot be merged.
-    closed
-        Sessions closed up to there.
-    actions
-        The posterior of each action.
-    """
-
-    id: SourceId
-    closed: Counter
-    actions: Arms
-
-
-class Contribution(Stated):
-    """What one source has learned.
-
-    Attributes
-    ----------
-    after
-        The sources it built upon: those, and whatever they built upon in turn.
-    closed
-        Sessions closed in it.
-    decays
-        How often it decayed, and with it all that it was built upon.
-    actions
-        What it added to each action.
-    """
-
-    after: tuple[SourceId, ...] = ()
-    closed: Counter
-    decays: Counter
-    actions: Gains
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """What only ever grows: sessions closed, and updates of each action."""
-        return (self.closed, *(gain.updates for gain in self.actions.values()))
-
 
 class LearnedPosterior(Stated):
     """What a pool has learned; `Fleet.export_posterior` makes it.
@@ -197,11 +108,11 @@ class LearnedPosterior(Stated):
         sources = dict(self.sources)
         for other in others:
             for name, found in other.sources.items():
-                sources[name] = _newer(name, sources.get(name, found), found)
+                sources[name] = newer_of(name, sources.get(name, found), found)
         for known in (self, *others):
             if known.sources == sources:
                 return known
-        closed, actions = _summed(self.settings, self.ancestor, sources)
+        closed, actions = summed(self.settings, self.ancestor, sources)
         return LearnedPosterior(
             pool=self.pool, settings=self.settings, closed=closed, actions=actions,
             ancestor=self.ancestor, sources=sources,
@@ -380,13 +291,13 @@ class LearnedPosterior(Stated):
         sources = dict(start.sources)
         updates = [arm["updates"] - start.actions[name].updates for name, arm in arms.items()]
         if closed > start.closed or any(updates):
-            decays = _decays(settings, start.closed, closed)
-            target = _target(settings)
-            kept = (_shapes(start.actions) - target) * settings.decay**decays
+            decays = decays_between(settings, start.closed, closed)
+            target = target_of(settings)
+            kept = (shapes_of(start.actions) - target) * settings.decay**decays
             gained = np.stack([record["alpha"], record["beta"]], axis=1) - target - kept
             sources[history.source] = Contribution(
-                after=_newest(start.sources), closed=closed - start.closed, decays=decays,
-                actions=_actions(_possible(gained, updates), updates),
+                after=newest_of(start.sources), closed=closed - start.closed, decays=decays,
+                actions=actions_of(possible_gains(gained, updates), updates),
             )
         return cls(
             pool=name, settings=settings, closed=closed, actions=arms, ancestor=start.ancestor,
@@ -408,7 +319,7 @@ class LearnedPosterior(Stated):
         for name, source in self.sources.items():
             if unknown := [one for one in source.after if one not in self.sources]:
                 raise said(f"sources.{name}.after: there is no source {unknown[0]}")
-        closed, actions = _summed(self.settings, self.ancestor, self.sources)
+        closed, actions = summed(self.settings, self.ancestor, self.sources)
         if closed != self.closed:
             raise said(f"closed: wanted {closed}, as ancestor and sources say, got {self.closed}")
         for name, arm in self.actions.items():
@@ -427,126 +338,9 @@ def _write(file: int, text: bytes) -> None:
         stream.write(text)
 
 
-def checked_source(given: object) -> str:
-    """Return the id of a source; LearnedStateError if it is none."""
-    try:
-        return TypeAdapter(SourceId).validate_python(given)
-    except ValidationError:
-        raise LearnedStateError(
-            f"source: wanted 32 hexadecimal digits, got {shown(given)}"
-        ) from None
-
-
-# --- what it comes to --------------------------------------------------------------------------
-def _summed(
-    settings: Posterior, ancestor: Ancestor | None, sources: Mapping[str, Contribution]
-) -> tuple[int, dict[str, Any]]:
-    """Return sessions closed, and the posterior, of the ancestor and what was learned since."""
-    begun, arms = 0, _prior_arms(settings)
-    if ancestor is not None:
-        begun, arms = ancestor.closed, ancestor.actions
-    closed = begun + sum(source.closed for source in sources.values())
-    target = _target(settings)
-    total = target + (_shapes(arms) - target) * settings.decay ** _decays(settings, begun, closed)
-    later = _later_decays(settings, sources)
-    for name in sorted(sources):        # so that the order of merges does not show in the sum
-        total += _shapes(sources[name].actions) * settings.decay ** later[name]
-    updates = [
-        arms[action].updates + sum(one.actions[action].updates for one in sources.values())
-        for action in _records.ACTIONS
-    ]
-    return closed, _actions(total, updates)
-
-
-def _later_decays(settings: Posterior, sources: Mapping[str, Contribution]) -> dict[str, int]:
-    """Return how often each source's evidence decayed in those that built upon it."""
-    later = dict.fromkeys(sources, 0)
-    known: dict[str, set[str]] = {}
-    try:
-        order = [*TopologicalSorter({name: one.after for name, one in sources.items()})
-                 .static_order()]
-    except CycleError:
-        raise said("sources: they are said to have built upon each other") from None
-    for name in order:
-        source = sources[name]
-        known[name] = set(source.after).union(*(known[one] for one in source.after))
-        for one in known[name]:
-            later[one] += source.decays
-        each = settings.decay_every
-        if not (abs(source.decays * each - source.closed) < each if each else not source.decays):
-            raise said(
-                f"sources.{name}.decays: {source.closed} closed sessions are not "
-                f"{source.decays} decays"
-            )
-    return later
-
-
-def _newer(name: str, one: Contribution, other: Contribution) -> Contribution:
-    """Return the later of two states of one source."""
-    if one.after == other.after:
-        if one.counts == other.counts and one == other:
-            return one
-        for early, late in ((one, other), (other, one)):
-            if early.counts != late.counts and all(
-                before <= after for before, after in zip(early.counts, late.counts, strict=True)
-            ):
-                return late
-    raise LearnedStateError(
-        f"sources.{name}: the two states of it are not an earlier and a later one; a fleet was "
-        "copied, and both copies went on. In a copy, first begin a new source: "
-        "fleet.import_posterior(fleet.export_posterior())"
-    )
-
-
-def _newest(sources: Mapping[str, Contribution]) -> tuple[str, ...]:
-    """Return the sources that none of the others built upon."""
-    built_upon = {name for source in sources.values() for name in source.after}
-    return tuple(sorted(sources.keys() - built_upon))
-
-
-def _decays(settings: Posterior, before: int, after: int) -> int:
-    each = settings.decay_every
-    return after // each - before // each if each else 0
-
-
-def _target(settings: Posterior) -> NDArray[np.float64]:
-    record = np.zeros(1, _records.POOL)[0]["prior"]
-    settings.fill(record)
-    return np.array([record["target_alpha"], record["target_beta"]])
-
-
-def _shapes(actions: Mapping[str, Arm] | Mapping[str, Gain]) -> NDArray[np.float64]:
-    """Return alpha and beta of each action, (5, 2)."""
-    return np.array([(one.alpha, one.beta) for one in actions.values()])
-
-
-def _actions(shapes: NDArray[np.float64], updates: Sequence[int]) -> dict[str, Any]:
-    """Return the fields of each action's `Arm` or `Gain`."""
-    return {
-        action: {"alpha": alpha, "beta": beta, "updates": count}
-        for action, (alpha, beta), count in zip(
-            _records.ACTIONS, shapes.tolist(), updates, strict=True
-        )
-    }
-
-
-def _possible(gained: NDArray[np.float64], updates: Sequence[int]) -> NDArray[np.float64]:
-    """Return what so many updates can have added: differences are off by their last bits."""
-    gained = np.maximum(gained, 0.0)
-    most = np.array(updates, np.float64)
-    added = gained.sum(axis=1)
-    gained *= (most / np.maximum(np.maximum(added, most), 1.0))[:, None]
-    return gained
-
-
-def _prior_arms(settings: Posterior) -> dict[str, Arm]:
-    arm = Arm(alpha=settings.alpha, beta=settings.beta, updates=0)
-    return dict.fromkeys(_records.ACTIONS, arm)
-
-
 def _prior(name: str, settings: Posterior) -> LearnedPosterior:
     return LearnedPosterior(
-        pool=name, settings=settings, closed=0, actions=_prior_arms(settings)
+        pool=name, settings=settings, closed=0, actions=prior_arms(settings)
     )
 
 

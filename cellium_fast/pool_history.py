@@ -58,7 +58,8 @@ class PoolHistory:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Return the history that `as_json` gave; LearnedStateError if it makes no sense."""
-        from cellium_fast.learned import LearnedPosterior, checked_source
+        from cellium_fast.contributions import checked_source
+        from cellium_fast.learned import LearnedPosterior
 
         start = value.get("start")
         return cls(

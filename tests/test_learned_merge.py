@@ -21,7 +21,7 @@ from cellium_fast import (
     Posterior,
     snapshot,
 )
-from cellium_fast.learned import Ancestor
+from cellium_fast.contributions import Ancestor
 
 
 # --- new sources ----------------------------------------------------------------------------------
