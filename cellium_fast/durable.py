@@ -216,9 +216,7 @@ def open_directory(
     """`Fleet.open_durable`."""
     files = Directory(path)
     try:
-        if not files.path.is_dir():
-            files.path.mkdir(parents=True)
-            Directory(files.path.parent).sync()
+        _make(files.path)
         foreign = files.is_foreign()
     except OSError as error:
         raise JournalError(
@@ -260,6 +258,15 @@ def open_directory(
         writer.release()
         raise
     return fleet
+
+
+def _make(path: Path) -> None:
+    """Make a directory that is not there, and those it is in; they are on disk."""
+    missing = [one for one in (path, *path.parents) if not one.is_dir()]
+    if missing:
+        path.mkdir(parents=True)
+    for made in reversed(missing):
+        Directory(made.parent).sync()
 
 
 def _new(files: Directory, found: Recovery, fleet: DurableFleet) -> DurableFleet:

@@ -716,6 +716,14 @@ def test_fsync_is_asked_for_as_promised(tmp_path):
             assert fleet._journal.syncs == wanted
 
 
+def test_every_new_directory_is_on_the_disk(tmp_path, monkeypatch):
+    synced: list[Path] = []
+    sync = Directory.sync
+    monkeypatch.setattr(Directory, "sync", lambda self: (synced.append(self.path), sync(self))[1])
+    recovered(tmp_path / "a" / "b" / "c").shut()
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= set(synced)
+
+
 def test_a_full_disk_refuses_calls_and_nothing_changes(tmp_path):
     child = start(
         """
