@@ -59,6 +59,8 @@ class DurableFleet(Fleet):
             journal.path, journal.number, journal.number + journal.entries, journal.end,
             settings.fsync, settings.fsync_interval,
         )
+        if settings.fsync != "never" and journal.entries:
+            self._journal.flush()       # what a process that was killed left to the system
         self._journal.set_bounds(
             self._lock, self._compact_when_due, settings.compact_bytes, settings.compact_seconds
         )

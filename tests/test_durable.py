@@ -716,6 +716,18 @@ def test_fsync_is_asked_for_as_promised(tmp_path):
             assert fleet._journal.syncs == wanted
 
 
+def test_what_is_recovered_is_brought_to_the_disk(tmp_path, monkeypatch):
+    fleet, _ = filled(tmp_path)
+    fleet.shut()
+    journal, synced, fsync = directory_journal(tmp_path), [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file)), fsync(file)))
+    for mode in ("never", "step", "interval"):
+        with recovered(tmp_path, fsync=mode):
+            found = any(os.path.samestat(one, journal.stat()) for one in synced)
+            assert found == (mode != "never")
+        synced.clear()
+
+
 def test_every_new_directory_is_on_the_disk(tmp_path, monkeypatch):
     synced: list[Path] = []
     sync = Directory.sync
