@@ -388,23 +388,27 @@ cdef class Journal:
                 f"an entry could not be written ({os.strerror(problem)}), nor what was written of "
                 f"it cut off ({os.strerror(stuck)}); open the directory anew"
             )
+            raise JournalError(self.path, f"{self.refusal}. Nothing was changed")
         raise JournalError(
             self.path, f"an entry could not be written: {os.strerror(problem)}; nothing was changed"
         )
 
     cdef int settle_sync(self, int64_t end) except -1:
         # If the disk did not take it, nobody knows what it has: the end is what was good before.
-        cdef int problem
+        cdef int problem, stuck
         with nogil:
             problem = sync_file(self.file)
         self.syncs += 1
         if problem:
-            cut_file(self.file, end)
+            stuck = cut_file(self.file, end)
             self.refusal = (
                 f"the disk did not take all entries ({os.strerror(problem)}), so nobody knows "
                 "which it has; open the directory anew"
             )
-            raise JournalError(self.path, f"{self.refusal}. Nothing was changed")
+            raise JournalError(self.path, f"{self.refusal}. Nothing was changed" + (
+                f", but what was written could not be cut off ({os.strerror(stuck)}): the call may "
+                "have happened in what is opened then" if stuck else ""
+            ))
         self.unsynced = False
         self.synced = monotonic() if self.interval >= 0 else 0
         return 0

@@ -307,7 +307,7 @@ def test_rounds_on_a_full_disk_leave_the_entries_before(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no device that is always full")
 def test_what_cannot_be_cut_off_is_the_end_of_the_journal():
     journal = _journal.Journal("/dev/full", 0, 0, 0, "never", 1.0)
-    with pytest.raises(JournalError, match="No space left on device; nothing was changed"):
+    with pytest.raises(JournalError, match=r"No space left on device.*anew\. Nothing was changed"):
         journal.append((2, [b"abc"]))
     assert (journal.number, journal.end) == (0, 0)
     with pytest.raises(JournalError, match=r"nor what was written of it cut off .*open the dir"):
