@@ -169,7 +169,7 @@ class Recovery:
         read = _journal_reader.Entries(found.path)
         found.size, found.problem = read.size, read.problem
         if found.problem is not None:
-            found.is_torn = read.size < _journal.HEADER_SIZE and len(waiting) == 1
+            found.is_torn = read.is_blank and len(waiting) == 1
             return found
         if read.first != self.number:
             found.problem = f"it begins after entry {read.first}, which its name does not say"

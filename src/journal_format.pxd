@@ -18,6 +18,7 @@ cdef extern from "Python.h":
 cdef enum:
     VERSION = 1
     BYTE_ORDER_MARK = 0x01020304
+    OTHER_BYTE_ORDER = 0x04030201
     KIND_ROUND = 1          # other kinds are those of cellium_fast/entries.py
 
 cdef struct FileHeader:

@@ -5,7 +5,7 @@ from libc.math cimport isnan
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from journal_format cimport (
-    BYTE_ORDER_MARK, GIVEN_FLAGS, GIVEN_RESULT, GIVEN_SHAPE, GIVEN_SIZE, KIND_ROUND, VERSION,
+    GIVEN_FLAGS, GIVEN_RESULT, GIVEN_SHAPE, GIVEN_SIZE, KIND_ROUND, OTHER_BYTE_ORDER, VERSION,
     EntryHeader, FileHeader, RoundBody, checksum_of, padded, size_of,
 )
 from records cimport EVENT_COMPACTION, Round, bad_flags
@@ -34,6 +34,8 @@ cdef class Entries:
         Of the newest entry read, and where that begins and ends.
     problem
         Once it stopped: why, in words; None at the end of the file.
+    is_blank
+        Whether there is no more than a header that never was whole.
     later
         Whether a good entry comes after what is not good: it is no torn end then.
     address, id, taught, new_tools, new_errors, used
@@ -50,6 +52,7 @@ cdef class Entries:
     cdef readonly int64_t start
     cdef readonly int64_t end
     cdef readonly object problem
+    cdef readonly bint is_blank
     cdef readonly bint later
     cdef object whole               # memoryview of the file
     cdef const unsigned char[::1] bytes
@@ -77,21 +80,26 @@ cdef class Entries:
         cdef FileHeader header
         if self.size < <int64_t> sizeof(FileHeader):
             self.problem = "it ends within its header"
+            self.is_blank = True
             return 0
         memcpy(&header, &self.bytes[0], sizeof(FileHeader))
+        self.is_blank = self.size == sizeof(FileHeader)
         if memcmp(header.name, b"CELLJRNL", 8) != 0:
             self.problem = "it does not begin as a journal does"
-        elif header.byte_order != BYTE_ORDER_MARK:
+            return 0
+        if header.byte_order == OTHER_BYTE_ORDER:
             self.problem = "it was written on a machine of another byte order"
         elif header.checksum != checksum_of(
             xxh3_64_intdigest, &header, sizeof(FileHeader) - sizeof(uint64_t)
         ):
             self.problem = "its header was altered"
+            return 0
         elif header.version != VERSION:
             self.problem = f"it has format version {header.version}; this package knows {VERSION}"
         else:
             self.first = self.number = header.number
             self.end = sizeof(FileHeader)
+        self.is_blank = False
         return 0
 
     def __iter__(self):

@@ -254,13 +254,16 @@ def test_a_torn_end_is_cut_off_kept_and_logged(tmp_path, caplog):
     fleet.shut()
 
 
-@pytest.mark.parametrize("size", [0, 5, 31])
-def test_a_last_journal_without_a_whole_header_is_begun_anew(tmp_path, size):
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("size", [0, 5, 9, 31])
+def test_a_last_journal_without_a_whole_header_is_begun_anew(tmp_path, size, zeros):
+    """A machine that dies may also leave zeros, in place of what the disk did not get."""
     fleet, states = filled(tmp_path)
     fleet.compact()
     fleet.shut()
     journal = directory_journal(tmp_path)
-    journal.write_bytes(journal.read_bytes()[:size])
+    left = journal.read_bytes()[:size]
+    journal.write_bytes(left.ljust(_journal.HEADER_SIZE, b"\0") if zeros else left)
     with recovered(tmp_path) as again:
         assert facts(again) == states[-1]
         again.open(1)
