@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -110,12 +111,14 @@ class DurableFleet(Fleet):
         path = self._files.journal(number)
         if number != self._journal.first:
             try:
+                path.unlink(missing_ok=True)    # left by an attempt that failed
                 _journal.create(path, number)
                 try:
                     self._files.sync()
                     self._journal.rotate(path)
                 except BaseException:
-                    path.unlink()
+                    with suppress(OSError):     # what stays, the next attempt removes
+                        path.unlink()
                     raise
             except OSError as error:
                 raise JournalError(path, f"cannot be written: {error.strerror}") from error

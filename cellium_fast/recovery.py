@@ -142,7 +142,10 @@ class Recovery:
             found = self._replay(self.fleet, waiting, progress)
             self.journals.append(found)
             progress.done += found.end
-            waiting = [number for number in waiting if number > found.number]
+            waiting = [
+                number for number in waiting
+                if number > found.number and not self._is_left_over(number)
+            ]
         self.beyond = waiting
 
     def _newest_good(self) -> FleetState | None:
@@ -157,6 +160,11 @@ class Recovery:
                 self.snapshot = number
                 return state
         return None
+
+    def _is_left_over(self, number: int) -> bool:
+        """Whether a journal was begun in vain: the one before went on, and it has no entries."""
+        size = self.directory.journal(number).stat().st_size
+        return number < self.number and size <= _journal.HEADER_SIZE
 
     def _replay(
         self, fleet: Fleet, waiting: Sequence[int], on_progress: Callable[[int], None]

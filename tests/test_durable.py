@@ -489,6 +489,31 @@ def test_a_compaction_that_fails_fails_no_call_and_is_tried_again(tmp_path, monk
         assert facts(again) == wanted
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_journal_begun_in_vain_is_in_nobodys_way(tmp_path, monkeypatch, again):
+    """Not even if it cannot be removed: the next compaction does, and recovery passes it by."""
+    fleet, _ = filled(tmp_path)
+
+    def refuse(path: object) -> None:
+        if isinstance(path, Directory) or os.path.exists(str(path)):
+            raise OSError(5, "the disk is broken")
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patched, pytest.raises(JournalError, match="is broken"):
+        patched.setattr(Directory, "sync", refuse)
+        patched.setattr(os, "unlink", refuse)
+        fleet.compact()
+    assert len(names(tmp_path, "journal")) == 2
+    if again:
+        fleet.compact()
+        assert len(names(tmp_path, "snapshot")) == 2
+    fleet.open(1)
+    wanted = facts(fleet)
+    fleet.shut()
+    with recovered(tmp_path) as later:
+        assert facts(later) == wanted
+
+
 def test_others_step_while_a_snapshot_is_written(tmp_path, monkeypatch):
     with recovered(tmp_path) as fleet:
         session = fleet.session()
