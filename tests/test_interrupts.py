@@ -1,6 +1,7 @@
 """Interrupts at random moments: every call of a fleet takes effect as a whole or not at all."""
 
 import ctypes
+import gc
 import random
 import signal
 import threading
@@ -17,6 +18,15 @@ POLICIES = [Policy(), Policy(tool_limits={"poll": 5}), Policy.preset("cellium")]
 needs_timers = pytest.mark.skipif(
     not hasattr(signal, "setitimer"), reason="no timer signals on this system"
 )
+
+
+@pytest.fixture(autouse=True)
+def no_callbacks():
+    """What others call at each garbage collection would take an interrupt and lose it."""
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks.extend(callbacks)
 
 
 class Interrupt(Exception):
