@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -257,7 +259,14 @@ class Calls(RuleBasedStateMachine):
         }
         pools = {"slow": Posterior(), "fast": Posterior(alpha=3.0, decay=0.7, decay_every=2)}
         self.pair = Pair(self.policies, pools, seed=key, threads=1)
-        self.other = Fleet(policies=self.policies, pools=pools, seed=key, threads=threads)
+        self.folder = TemporaryDirectory()
+        self.opened = 0
+        given = {"policies": self.policies, "pools": pools, "seed": key, "threads": threads}
+        self.durable = rng.random() < 0.5
+        self.other = (
+            Fleet.open_durable(self.directory(), fsync="never", **given) if self.durable
+            else Fleet(**given)
+        )
         self.fleets = [self.pair.fleet, self.other]
         # A batch has sizes of all its calls or of none.
         self.kind = {"sizes": rng.random() < 0.7, "sketches": rng.random() < 0.7}
@@ -266,6 +275,16 @@ class Calls(RuleBasedStateMachine):
         self.worded: set[int] = set()       # sessions whose rounds are objects
         self.closed: list[int] = []
         self.newest: tuple[Decisions, Decisions] | None = None
+
+    def directory(self) -> Path:
+        """The directory of the durable fleet."""
+        return Path(self.folder.name, str(self.opened))
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            if self.durable:
+                self.other.shut()
+            self.folder.cleanup()
 
     def some(self, rng: random.Random, most: int = 6) -> list[int]:
         """Some of the open sessions, in any order."""
@@ -315,7 +334,7 @@ class Calls(RuleBasedStateMachine):
             del self.agents[one], self.under[one]
         self.closed += ids
 
-    @precondition(lambda self: hasattr(Fleet, "attach") and self.agents)
+    @precondition(lambda self: self.agents)
     @rule(seed=SEEDS)
     def attach(self, seed: int) -> None:
         one = random.Random(seed).choice(sorted(self.agents))
@@ -324,14 +343,30 @@ class Calls(RuleBasedStateMachine):
             assert handle.id == one
             assert fleet.attach(one) is handle
 
-    @precondition(lambda self: hasattr(Fleet, "save"))
+    # The first fleet goes on without a stop, and the two stay the same.
+    @precondition(lambda self: not self.durable)
     @rule(threads=st.integers(1, 3))
     def save_and_go_on_with_what_is_loaded(self, threads: int) -> None:
-        # The other fleet goes on without a stop: the two stay the same.
         with TemporaryDirectory() as folder:
             self.other.save(f"{folder}/fleet")
             self.other = Fleet.load(f"{folder}/fleet", threads=threads)
         self.fleets[1] = self.other
+
+    @precondition(lambda self: self.durable)
+    @rule(threads=st.integers(1, 3))
+    def go_on_with_what_a_crash_leaves(self, threads: int) -> None:
+        before, stopped = self.directory(), self.other
+        self.opened += 1
+        shutil.copytree(before, self.directory())
+        self.other = Fleet.open_durable(self.directory(), fsync="never", threads=threads)
+        self.fleets[1] = self.other
+        stopped.shut()
+        COUNTED["recovered"] += 1
+
+    @precondition(lambda self: self.durable)
+    @rule()
+    def compact(self) -> None:
+        self.other.compact()
 
     # --- rounds
     @rule(seed=SEEDS, filled=st.booleans(), wanted=st.sets(st.sampled_from(COLUMNS)))
@@ -487,8 +522,7 @@ class Calls(RuleBasedStateMachine):
         for name in left:
             assert left[name] == right[name], name
         assert left["opened"][1:] == (len(self.agents), len(self.agents))
-        if hasattr(Fleet, "ids"):
-            assert self.other.ids.tolist() == list(self.agents), "in opening order"
+        assert self.other.ids.tolist() == list(self.agents), "in opening order"
         COUNTED["calls"] += 1
 
 
@@ -532,6 +566,7 @@ def test_any_calls_in_any_order(form: str, rng: Any) -> None:
     print(dict(COUNTED))
     assert COUNTED["calls"] > 10 * examples
     assert COUNTED["refused"] > examples
+    assert COUNTED["recovered"] > examples / 4
 
 
 def test_the_digest_sees_every_kind_of_change() -> None:
