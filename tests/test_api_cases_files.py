@@ -217,36 +217,11 @@ def test_b77_a_line_of_20_mb_takes_little_time_and_memory(tmp_path: Path) -> Non
 
 
 # --- B82: the start ------------------------------------------------------------------------------
-# Three times what is promised, for machines that are busy or slow; to compile takes far longer.
-def seconds_of(code: str) -> float:
-    """Processor time of a new process for this, the least of three."""
-    timed = f"import time; begun = time.process_time()\n{code}\nprint(time.process_time() - begun)"
-    return min(
-        float(subprocess.run([sys.executable, "-c", timed], capture_output=True, check=True,
-                             text=True).stdout.splitlines()[-1])
-        for _ in range(3)
-    )
-
-
-def test_b82_an_import_is_quick() -> None:
-    assert seconds_of("import cellium_fast") < 3 * 0.3
-
-
-def test_b82_help_is_quick() -> None:
-    assert seconds_of(
-        "import contextlib, io\n"
-        "from cellium_fast.cli import app\n"
-        "with contextlib.redirect_stdout(io.StringIO()):\n"
-        "    app(['--help'], standalone_mode=False)"
-    ) < 3 * 0.5
-
-
 def test_b82_the_first_step_compiles_nothing() -> None:
     # So there is nothing to warm up: the first step takes what the later ones take, but for what
     # Python loads once.
     code = (
         "import sys, time, cellium_fast as c\n"
-        "before = set(sys.modules)\n"
         "begun = time.process_time()\n"
         "c.Fleet().session().step(c.Round([c.ToolCall('a', 'b', 'c')], text='d'))\n"
         "f = c.Fleet(); f.step(f.open(1000), c.RoundBatch())\n"

@@ -121,7 +121,7 @@ def checkout(tmp_path) -> Path:
 
 @pytest.mark.skipif(os.name == "nt", reason="CC does not choose the compiler there")
 @pytest.mark.parametrize("compiler", ["/bin/false", "/nowhere/cc"])
-def test_a_build_without_a_compiler_ends_with_what_to_install(checkout, compiler):
+def test_b83_a_build_without_a_compiler_ends_with_what_to_install(checkout, compiler):
     done = run(["setup.py", "build_ext"], checkout, CC=compiler)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode != 0

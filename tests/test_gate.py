@@ -37,12 +37,12 @@ def test_the_noise_is_there():
     assert all(len(times) >= 16 and min(times) == 1.0 < max(times) for times in NOISE.values())
 
 
-def test_the_same_build_raises_no_alarm(rng):
+def test_b85_the_same_build_raises_no_alarm(rng):
     assert sum(bool(slower_ones(rng)) for _ in range(200)) == 0
 
 
 @pytest.mark.parametrize("name", NOISE)
-def test_half_as_slow_again_is_caught_in_each_measure(name, rng):
+def test_b85_half_as_slow_again_is_caught_in_each_measure(name, rng):
     # Half of the recorded times are a third too long, so that a few are missed.
     assert sum(slower_ones(rng, [name]) == {name} for _ in range(60)) >= 54
 

@@ -73,7 +73,7 @@ def files_under(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_sdist_holds_all_that_is_built_and_tested(sdist):
+def test_b83_the_sdist_holds_all_that_is_built_and_tested(sdist):
     inside = files_under(sdist)
     for folder in ("src", "tests", "cellium_fast", "examples", "benchmarks", "docs"):
         wanted = {
@@ -137,7 +137,7 @@ def test_every_dependency_has_its_oldest_version():
 
 
 @pytest.mark.long
-def test_the_whole_wheel_steps_with_warnings_as_errors(sdist, tmp_path):
+def test_b84_the_whole_wheel_steps_with_warnings_as_errors(sdist, tmp_path):
     with wheel_of(sdist, tmp_path, ".*") as archive:
         archive.extractall(tmp_path / "installed")
     code = (
@@ -153,7 +153,7 @@ def test_the_whole_wheel_steps_with_warnings_as_errors(sdist, tmp_path):
 
 # --- Where nothing can be written -----------------------------------------------------------------
 @pytest.mark.skipif(os.name == "nt", reason="a process needs more of its environment there")
-def test_a_step_works_where_no_cache_can_be_written(tmp_path):
+def test_b79_a_step_works_where_no_cache_can_be_written(tmp_path):
     package = tmp_path / "cellium_fast"
     shutil.copytree(
         ROOT / "cellium_fast", package, ignore=shutil.ignore_patterns("__pycache__")
@@ -188,7 +188,7 @@ def test_a_step_works_where_no_cache_can_be_written(tmp_path):
      "sys.argv = ['cellium-fast', '--help']\n"
      "try:\n    main()\nexcept SystemExit:\n    pass", 0.5),
 ], ids=["import", "help"])
-def test_starting_is_quick_and_loads_no_numba(code, most):
+def test_b82_starting_is_quick_and_loads_no_numba(code, most):
     """In CPU time beyond Python's own start, the best of several.
 
     Other processes slow this one down on shared processors: twice the limit fails.
