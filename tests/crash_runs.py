@@ -344,10 +344,13 @@ DOINGS = {one.__name__: one for one in (play, play_in_threads, refused, at_every
 
 def children() -> None:
     """A child for each order; then a dot and how it ended."""
+    last = None
     for line in sys.stdin:
+        if last:    # only now, so that nobody else gets its number while it may be killed
+            os.waitpid(last, 0)
         order = Order(**json.loads(line))
         steps_of(order.seed, order.most)    # once, for those that come after it too
-        pid = os.fork()
+        last = pid = os.fork()
         if not pid:
             status = 1
             try:
@@ -359,8 +362,10 @@ def children() -> None:
                 sys.stderr.flush()
                 os._exit(status)
         say(pid)
-        _, ended = os.waitpid(pid, 0)
-        os.write(1, f".{os.waitstatus_to_exitcode(ended)}\n".encode())
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended
+        killed_by = 0 if ended.si_code == os.CLD_EXITED else ended.si_status
+        os.write(1, f".{-killed_by or ended.si_status}\n".encode())
 
 
 class Children:
@@ -397,10 +402,14 @@ class Children:
         said = []
         while (word := self.word()) != ".":
             said.append(int(word))
+        return said, self.killed()
+
+    def killed(self) -> bool:
+        """Whether a child that has ended was killed."""
         assert self._process.stdout
         status = int(self._process.stdout.readline())
         assert status in (0, -signal.SIGKILL), f"{status}: {self.errors.read_text()}"
-        return said, bool(status)
+        return bool(status)
 
     def run(self, order: Order) -> tuple[list[int], bool]:
         """`rest` of a child that ends by itself."""
