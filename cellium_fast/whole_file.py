@@ -7,9 +7,9 @@ locked, where the system has locks: one that is not, a crash left behind.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +20,7 @@ except ImportError:     # Windows, which does not delete what is open
     fcntl = None  # type: ignore[assignment]
 
 BACKUP = ".bak"
-TEMPORARY = ".tmp-"
+TEMPORARY = re.compile(r"(?P<writer>.+\.tmp-\d+-[0-9a-f]{16})(\.bak)?")
 
 
 class DirectoryNotSynced(OSError):
@@ -41,10 +41,7 @@ def replace(path: Path, write: Callable[[int], None]) -> None:
     """
     path = Path(os.path.realpath(path))
     _remove_left_behind(path)
-    temporary = path.with_name(
-        f"{path.name}{TEMPORARY}{os.getpid()}-{threading.get_native_id()}"
-    )
-    descriptor = _create(temporary, _mode_of(path))
+    temporary, descriptor = _create(path, _mode_of(path))
     try:
         try:
             write(descriptor)
@@ -77,20 +74,22 @@ def _mode_of(path: Path) -> int | None:
         return None
 
 
-def _create(temporary: Path, mode: int | None) -> int:
-    """Descriptor of a new file that is locked."""
+def _create(path: Path, mode: int | None) -> tuple[Path, int]:
+    """A new file beside `path`, of a name that no other has had, and its descriptor; locked."""
     while True:
+        # Processes in containers can have the same number.
+        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{os.urandom(8).hex()}")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
         try:
             if not fcntl:
-                return descriptor
+                return temporary, descriptor
             if mode is not None:        # whatever the umask takes from a new file
                 os.fchmod(descriptor, mode)
             with suppress(OSError):     # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
-                return descriptor
+                return temporary, descriptor
         except BaseException:
             os.close(descriptor)
             temporary.unlink(missing_ok=True)
@@ -100,16 +99,20 @@ def _create(temporary: Path, mode: int | None) -> int:
 
 def _remove_left_behind(path: Path) -> None:
     """Remove what writers that have died began."""
-    for temporary in path.parent.iterdir():
-        if not temporary.name.startswith(path.name + TEMPORARY):
+    for name in os.listdir(path.parent):
+        found = TEMPORARY.fullmatch(name)
+        if not (found and name.startswith(f"{path.name}.tmp-")):
             continue
-        with suppress(OSError):     # gone meanwhile, or in use
+        left, writers = path.with_name(name), path.with_name(found["writer"])
+        with suppress(OSError):     # gone meanwhile, or in use, or a file system without locks
             if not fcntl:
-                temporary.unlink()
-                continue
-            with open(temporary, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                temporary.unlink()
+                left.unlink()
+            elif left != writers and not writers.exists():
+                left.unlink()       # the link for the backup is there no longer than its writer's
+            else:
+                with open(writers, "rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    left.unlink()
 
 
 def _keep(path: Path, temporary: Path) -> None:
@@ -117,17 +120,26 @@ def _keep(path: Path, temporary: Path) -> None:
     kept = temporary.with_name(temporary.name + BACKUP)
     try:
         try:
-            os.link(path, kept)
+            _link(path, kept)
         except FileNotFoundError:
             return      # there is none yet
-        except OSError:     # a file system without hard links
-            kept.touch(mode=0o600)
-            shutil.copyfile(path, kept)
-            _sync(kept)
-            shutil.copymode(path, kept)
         os.replace(kept, backup_of(path))
     finally:
         kept.unlink(missing_ok=True)
+
+
+def _link(path: Path, kept: Path) -> None:
+    """Another name of a file; where the system has none, a copy. FileNotFoundError without one."""
+    try:
+        os.link(path, kept)
+    except FileNotFoundError:
+        raise
+    except OSError:     # a file system without hard links, which may say so before it looks
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        kept.touch(mode=0o600)
+        shutil.copyfile(path, kept)
+        _sync(kept)
+        kept.chmod(mode)
 
 
 def _sync(path: Path) -> None:

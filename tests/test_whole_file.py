@@ -259,12 +259,80 @@ def test_without_hard_links_the_one_before_is_copied(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["fleet", "fleet.bak"]
 
 
+LEFT = f".tmp-1-{'0' * 16}"     # what a writer that died is made of
+
+
+def test_without_hard_links_there_may_be_none_before(tmp_path, monkeypatch):
+    refuse(monkeypatch, "link", errno.EPERM)
+    Fleet().save(tmp_path / "fleet")
+    assert os.listdir(tmp_path) == ["fleet"]
+
+
 def test_what_the_dead_left_is_removed_and_nothing_else(tmp_path):
-    others = ["fleet2.tmp-1-1", "fleet.bak", "fleet.tmp", "afleet.tmp-1-1"]
-    for name in [*others, "fleet.tmp-1-1", "fleet.tmp-999999-1.bak"]:
+    others = [
+        "fleet2" + LEFT, "fleet.bak", "fleet.tmp", "afleet" + LEFT, "fleet.tmp-notes",
+        "fleet.tmp-1-1", f"fleet{LEFT}0", f"fleet{LEFT}.bak2", f"fleet{LEFT}.bak.bak",
+    ]
+    for name in [*others, "fleet" + LEFT, f"fleet.tmp-999999-{'a' * 16}.bak"]:
         (tmp_path / name).write_bytes(b"x")
     Fleet().save(tmp_path / "fleet")
     assert sorted(os.listdir(tmp_path)) == sorted([*others, "fleet"])
+
+
+def test_without_locks_what_was_left_behind_is_in_nobodys_way(tmp_path, monkeypatch):
+    if whole_file.fcntl is None:
+        pytest.skip("no locks on this system")
+
+    def no_locks(*arguments):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(whole_file.fcntl, "flock", no_locks)
+    names = []
+
+    def killed(descriptor):
+        names.extend(os.listdir(tmp_path))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        whole_file.replace(tmp_path / "file", killed)
+    (tmp_path / names[0]).write_bytes(b"left")
+    for content in (b"one", b"two"):
+        whole_file.replace(tmp_path / "file", lambda file, text=content: os.write(file, text))
+        assert (tmp_path / "file").read_bytes() == content
+    assert sorted(os.listdir(tmp_path)) == sorted([names[0], "file", "file.bak"])
+
+
+SAVERS = """
+import sys, threading
+from pathlib import Path
+from cellium_fast import whole_file
+path, count = Path(sys.argv[1]), int(sys.argv[2])
+def save():
+    for _ in range(count):
+        whole_file.replace(path, lambda file: open(file, "wb", closefd=False).write(b"x" * 500))
+        assert path.read_bytes() == b"x" * 500
+threads = [threading.Thread(target=save) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def check_savers(path, count):
+    """Threads of two processes write one file."""
+    arguments = [sys.executable, "-c", SAVERS, path, str(count)]
+    savers = [subprocess.Popen(arguments, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [(saver.communicate()[1], saver.returncode) for saver in savers] == [(b"", 0)] * 2
+    assert sorted(os.listdir(path.parent)) == ["file", "file.bak"]
+    assert whole_file.backup_of(path).read_bytes() == path.read_bytes() == b"x" * 500
+
+
+def test_many_save_to_one_path_at_once(tmp_path):
+    check_savers(tmp_path / "file", 100)
+
+
+@pytest.mark.long
+def test_many_save_to_one_path_thousands_of_times(tmp_path):
+    check_savers(tmp_path / "file", 2_000)
 
 
 def test_what_others_are_writing_is_not_removed(tmp_path):
