@@ -14,7 +14,7 @@ DIGITS = 12
 SNAPSHOT = re.compile(r"snapshot-(\d{12,})\.safetensors")
 JOURNAL = re.compile(r"journal-(\d{12,})\.log")
 TEMPORARY = re.compile(r"(snapshot|journal)-\d{12,}\.(safetensors|log)\.tmp-.*")
-LOCK, WRITER = "lock", "writer"
+LOCK, WRITER, SHUT = "lock", "writer", "shut"
 
 
 class Directory:
@@ -48,7 +48,7 @@ class Directory:
 
     def is_foreign(self) -> bool:
         """Whether there is something, and nothing of a fleet."""
-        names = set(self._names()) - {LOCK, WRITER}
+        names = set(self._names()) - {LOCK, WRITER, SHUT}
         return bool(names) and not any(
             pattern.fullmatch(name) for name in names for pattern in (SNAPSHOT, JOURNAL, TEMPORARY)
         )

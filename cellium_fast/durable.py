@@ -19,6 +19,7 @@ from cellium_fast.errors import InputError, JournalError, shown
 from cellium_fast.fleet import Fleet
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.recovery import JournalFound, Recovered, Recovery
+from cellium_fast.shutdown import goes_on, note_shut
 from cellium_fast.state import FleetState
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ class DurableFleet(Fleet):
                 return
             try:
                 self._lock.run(self._journal.close)
+                note_shut(self._files, self._journal.path)
             finally:
                 self._writer.release()
 
@@ -253,7 +255,10 @@ def open_directory(
         else:
             _check_given(files, fleet, given, seed, policies, pools)
             recovered, journal, snapshots = _tidied(files, found)
+        shut_here = goes_on(files, journal.path)
         fleet._begin(files, writer, settings, recovered, journal, snapshots)
+        if recovered.snapshot is not None and not shut_here:
+            fleet._lock.run(fleet._begin_sources_for_good)
     except OSError as error:
         writer.release()
         raise JournalError(

@@ -224,6 +224,13 @@ class Persistence(Changes):
         learned.fill(record[0])
         self._lock.run(self._set_pool, row, record, PoolHistory.begun(learned))
 
+    def _begin_sources_for_good(self) -> None:
+        """`_begin_sources`, with a journal: recovered from it, the fleet has the same ones."""
+        for row, (name, settings) in enumerate(self._pools.items()):
+            record = self._memory.pools[row : row + 1].copy()
+            history = self._learned_from[name].continued(settings, record[0])
+            self._set_pool(row, record, history)
+
     # --- the state of a fleet --------------------------------------------------------------------
     @classmethod
     @abstractmethod

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from durable_runs import begin, calls, facts
+import pytest
+from durable_runs import begin, calls, count_calls_alone, facts
 from lively_fleets import Run, Script, new_fleet
 
 from cellium_fast import Fleet, JournalError, Round, RoundBatch, Session, SnapshotError
@@ -478,5 +479,6 @@ def disk_after_power_loss(
 
 
 if __name__ == "__main__":
+    count_calls_alone(pytest.MonkeyPatch())
     children()
 

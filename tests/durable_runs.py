@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from lively_fleets import Run, new_fleet
 
-from cellium_fast import Fleet
+from cellium_fast import Fleet, durable
 from cellium_fast.durable import DurableFleet
 
 QUIET = {"fsync": "never", "compact_bytes": None, "threads": 1}
@@ -63,6 +64,14 @@ def calls(run: Run, steps: list[Any]) -> Iterator[None]:
             for session in sessions:
                 run.handles.pop(run.ids[session], None)
             yield
+
+
+def count_calls_alone(patched: pytest.MonkeyPatch) -> None:
+    """Every entry is of a call: a fleet that goes on after a crash begins no sources.
+
+    So the number of an entry tells the state; test_durable_sources.py is about the sources.
+    """
+    patched.setattr(durable, "goes_on", lambda *_: True)
 
 
 def facts(fleet: Fleet, *, sources: bool = True) -> dict[str, Any]:

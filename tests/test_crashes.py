@@ -35,7 +35,7 @@ from crash_runs import (
     compiled,
     disk_after_power_loss,
 )
-from durable_runs import begin, copied, facts, recovered
+from durable_runs import begin, copied, count_calls_alone, facts, recovered
 from fuzzing import every_flip, every_truncation, some_of
 from test_cli_recover import checked
 
@@ -44,6 +44,11 @@ from cellium_fast import JournalError, Round, RoundBatch, SnapshotError, ToolCal
 ROUND = Round([ToolCall("search", {"q": "x"}, "found")], "text", 7)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "waitid"), reason="no fork, or no waitid")
+
+
+@pytest.fixture(autouse=True)
+def _entries_are_calls(monkeypatch):
+    count_calls_alone(monkeypatch)
 
 
 def bounded(names: str, short: Any, long: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from durable_runs import begin, calls, copied, facts, recovered
+from durable_runs import begin, calls, copied, count_calls_alone, facts, recovered
 from lively_fleets import Run, Script
 
 from cellium_fast import (
@@ -39,6 +39,11 @@ from cellium_fast import snapshot as snapshots
 from cellium_fast.directory import Directory
 
 ROUND = Round([ToolCall("search", {"q": "x"}, "found")], "text", 7)
+
+
+@pytest.fixture(autouse=True)
+def _entries_are_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    count_calls_alone(monkeypatch)
 
 
 def names(directory: Path, kind: str = "") -> list[str]:
