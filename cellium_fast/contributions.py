@@ -19,6 +19,8 @@ from cellium_fast.parameters import Parameters, refused, said
 from cellium_fast.policy import Posterior
 
 ROUNDING = 1e-6     # share of a number that sums in another order may differ by
+MOST_SOURCES = 1_000    # that a merge or an import can have; each costs time and room for ever
+MOST_READ = 4_096       # that a state can have at all
 
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
@@ -37,6 +39,12 @@ def _of_every_action(given: object) -> object:
         if action not in given:
             raise said(f"the action {action!r} is missing")
     return {action: given[action] for action in _records.ACTIONS}
+
+
+def _not_too_many(given: object) -> object:
+    if isinstance(given, Mapping) and len(given) > MOST_READ:
+        raise said(f"wanted at most {MOST_READ:,} sources, got {len(given):,}")
+    return given
 
 
 class Stated(Parameters):
@@ -124,6 +132,9 @@ class Contribution(Stated):
         return (self.closed, *(gain.updates for gain in self.actions.values()))
 
 
+Sources = Annotated[dict[SourceId, Contribution], BeforeValidator(_not_too_many)]
+
+
 def checked_source(given: object) -> str:
     """Return the id of a source; LearnedStateError if it is none."""
     try:
@@ -158,25 +169,28 @@ def summed(
 
 def _later_decays(settings: Posterior, sources: Mapping[str, Contribution]) -> dict[str, int]:
     """Return how often each source's evidence decayed in those that built upon it."""
-    later = dict.fromkeys(sources, 0)
-    known: dict[str, set[str]] = {}
     try:
         order = [*TopologicalSorter({name: one.after for name, one in sources.items()})
                  .static_order()]
     except CycleError:
         raise said("sources: they are said to have built upon each other") from None
-    for name in order:
-        source = sources[name]
-        known[name] = set(source.after).union(*(known[one] for one in source.after))
-        for one in known[name]:
-            later[one] += source.decays
+    row_of = {name: row for row, name in enumerate(order)}
+    built_upon = np.zeros((len(order), len(order)), np.bool_)
+    later = np.zeros(len(order), np.uint64)     # all closed sessions fit in it, so decays do
+    for row, name in enumerate(order):
+        source, known = sources[name], built_upon[row]
+        for one in source.after:
+            known |= built_upon[row_of[one]]
+            known[row_of[one]] = True
+        if source.decays:
+            later += np.uint64(source.decays) * known
         each = settings.decay_every
         if not (abs(source.decays * each - source.closed) < each if each else not source.decays):
             raise said(
                 f"sources.{name}.decays: {source.closed} closed sessions are not "
                 f"{source.decays} decays"
             )
-    return later
+    return dict(zip(order, later.tolist(), strict=True))
 
 
 def newer_of(name: str, one: Contribution, other: Contribution) -> Contribution:

@@ -20,12 +20,13 @@ from pydantic import model_validator
 
 from cellium_fast import _records, checks, whole_file
 from cellium_fast.contributions import (
+    MOST_SOURCES,
     ROUNDING,
     Ancestor,
     Arms,
     Contribution,
     Counter,
-    SourceId,
+    Sources,
     Stated,
     actions_of,
     decays_between,
@@ -92,14 +93,15 @@ class LearnedPosterior(Stated):
     closed: Counter
     actions: Arms
     ancestor: Ancestor | None = None
-    sources: dict[SourceId, Contribution] = {}  # noqa: RUF012 pydantic copies it
+    sources: Sources = {}  # noqa: RUF012 pydantic copies it
 
     # --- merging -------------------------------------------------------------------------------
     def merge(self, *others: LearnedPosterior) -> LearnedPosterior:
         """Return all that is known in this and the others, each source's evidence once.
 
-        Raises LearnedStateError if they are of different pools, settings or ancestors, or if a
-        source stands in two of them with what cannot be an earlier and a later state of it.
+        Raises LearnedStateError if they are of different pools, settings or ancestors, if a source
+        stands in two of them with what cannot be an earlier and a later state of it, or if that
+        makes more than 1,000 sources; see `as_ancestor`.
         """
         for other in others:
             if not isinstance(other, LearnedPosterior):
@@ -112,6 +114,7 @@ class LearnedPosterior(Stated):
         for known in (self, *others):
             if known.sources == sources:
                 return known
+        check_room("merge", len(sources))
         closed, actions = summed(self.settings, self.ancestor, sources)
         return LearnedPosterior(
             pool=self.pool, settings=self.settings, closed=closed, actions=actions,
@@ -331,6 +334,16 @@ class LearnedPosterior(Stated):
                         f"got {found}"
                     )
         return self
+
+
+def check_room(what: str, count: int) -> None:
+    """LearnedStateError for more sources than a merge or an import can have."""
+    if count > MOST_SOURCES:
+        raise LearnedStateError(
+            f"sources: cannot {what} {count:,} sources; wanted at most {MOST_SOURCES:,}. Make of "
+            "what is merged so far a new starting point: LearnedPosterior.load(path)"
+            ".as_ancestor().save(path), and have every fleet import that"
+        )
 
 
 def _write(file: int, text: bytes) -> None:

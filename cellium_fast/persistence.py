@@ -204,11 +204,12 @@ class Persistence(Changes):
         Raises
         ------
         LearnedStateError
-            It is no `LearnedPosterior`, or of another prior or decay. Nothing was changed.
+            It is no `LearnedPosterior`, of another prior or decay, or of more than 1,000 sources,
+            see `LearnedPosterior.as_ancestor`. Nothing was changed.
         UnknownNameError
             There is no such pool.
         """
-        from cellium_fast.learned import LearnedPosterior
+        from cellium_fast.learned import LearnedPosterior, check_room
 
         if not isinstance(learned, LearnedPosterior):
             raise LearnedStateError(f"learned: wanted a LearnedPosterior, got {shown(learned)}")
@@ -220,6 +221,7 @@ class Persistence(Changes):
                 f"{name!r} {self._pools[name]!r}; wanted a fleet whose pool has the same: "
                 f"Fleet(pools={{{name!r}: learned.settings}})"
             )
+        check_room("import", len(learned.sources))
         record = np.zeros(1, _records.POOL)
         learned.fill(record[0])
         self._lock.run(self._set_pool, row, record, PoolHistory.begun(learned))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     from cellium_fast.learned import LearnedPosterior
     from cellium_fast.policy import Posterior
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,16 @@ class PoolHistory:
 
 
 def _learned_in(settings: Posterior, record: np.void, history: PoolHistory) -> LearnedPosterior:
+    from cellium_fast.contributions import MOST_SOURCES
     from cellium_fast.learned import LearnedPosterior
 
     # The name of the pool is of no matter here, and may be one that JSON does not have.
-    return LearnedPosterior.of_pool("", settings, record, history)
+    learned = LearnedPosterior.of_pool("", settings, record, history)
+    if len(learned.sources) <= MOST_SOURCES:
+        return learned
+    log.warning(
+        "a pool goes on from %d sources, more than the %d that are told apart: together they are "
+        "its new starting point, which can be merged only with what begins there too",
+        len(learned.sources), MOST_SOURCES,
+    )
+    return learned.as_ancestor()

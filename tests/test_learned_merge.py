@@ -19,6 +19,7 @@ from cellium_fast import (
     LearnedPosterior,
     LearnedStateError,
     Posterior,
+    contributions,
     snapshot,
 )
 from cellium_fast.contributions import Ancestor
@@ -304,3 +305,82 @@ def test_a_state_as_ancestor() -> None:
         teach(fleet, 1.0)
     merged = fleets[0].export_posterior().merge(fleets[1].export_posterior(), ancestor)
     assert merged.closed == 3 and merged.actions["continue"].updates == 4
+
+
+# --- how many sources ----------------------------------------------------------------------------
+def chain_of(count: int) -> dict[str, Any]:
+    """The fields of a state whose sources were built one upon the other."""
+    fields = learner(Posterior(decay_every=1)).export_posterior().as_json()
+    nothing = dict.fromkeys(fields["actions"], {"alpha": 0.0, "beta": 0.0, "updates": 0})
+    names = [f"{number:032x}" for number in range(count)]
+    fields["sources"] = {
+        name: {"after": before, "closed": 1, "decays": 1, "actions": nothing}
+        for name, before in zip(names, [[], *([one] for one in names)], strict=False)
+    }
+    fields["closed"] = count
+    return fields
+
+
+def test_more_sources_than_can_be_told_apart_are_refused(tmp_path: Path) -> None:
+    most = contributions.MOST_SOURCES
+    full = LearnedPosterior.from_fields(chain_of(most))
+    path = tmp_path / "learned.json"
+    full.save(path)
+    fleet = learner(full.settings)
+    fleet.import_posterior(full)
+    more = teach(fleet, 1.0).export_posterior()
+    assert len(more.sources) == most + 1
+    other = teach(learner(full.settings), 1.0).export_posterior()
+    for refused in (
+        lambda: other.merge_into(path), lambda: full.merge(more, other),
+        lambda: learner(full.settings).import_posterior(more),
+    ):
+        with pytest.raises(LearnedStateError, match=r"sources: .* at most 1,000.*as_ancestor"):
+            refused()
+    assert LearnedPosterior.load(path) == full
+    LearnedPosterior.load(path).as_ancestor().save(path)    # as the message says
+    fleet.import_posterior(LearnedPosterior.load(path))
+    assert teach(fleet, 1.0).export_posterior().merge_into(path).closed == most + 1
+
+
+def test_a_state_of_too_many_sources_is_not_looked_at() -> None:
+    most = contributions.MOST_READ
+    assert len(LearnedPosterior.from_fields(chain_of(most)).sources) == most
+    with pytest.raises(LearnedStateError, match=r"sources: wanted at most 4,096 sources, got 4,097"):
+        LearnedPosterior.from_fields(chain_of(most + 1))
+
+
+def test_a_fleet_that_goes_on_from_too_many_begins_a_starting_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(contributions, "MOST_SOURCES", 5)
+    fleet = learner()
+    for count in range(1, 13):
+        teach(fleet, 1.0)
+        fleet.save(tmp_path / "fleet")
+        before, fleet = fleet.export_posterior(), type(fleet).load(tmp_path / "fleet")
+        learned = fleet.export_posterior()
+        assert learned.closed == count and len(learned.sources) <= 6
+        assert numbers(learned) == numbers(before)
+        assert (learned.ancestor is not None) == ("new starting point" in caplog.text)
+    assert learned.ancestor is not None
+
+
+def test_decays_of_what_was_built_upon_others_in_many_ways(rng: Any) -> None:
+    prior = Posterior(decay=0.9, decay_every=1)
+    nothing = dict.fromkeys(
+        learner().export_posterior().actions, contributions.Gain(alpha=0.0, beta=0.0, updates=0)
+    )
+    for _ in range(20):
+        names = rng.sample([f"{number:032x}" for number in range(40)], 12)
+        sources, known = {}, {}
+        for place, name in enumerate(names):
+            after = tuple(rng.sample(names[:place], rng.randint(0, min(place, 3))))
+            closed = rng.choice([0, 1, 7])
+            sources[name] = contributions.Contribution(
+                after=after, closed=closed, decays=closed, actions=nothing
+            )
+            known[name] = set(after).union(*(known[one] for one in after))
+        assert contributions._later_decays(prior, sources) == {
+            name: sum(sources[one].decays for one in names if name in known[one]) for name in names
+        }
