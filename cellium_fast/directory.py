@@ -15,6 +15,7 @@ SNAPSHOT = re.compile(r"snapshot-(\d{12,})\.safetensors")
 JOURNAL = re.compile(r"journal-(\d{12,})\.log")
 TEMPORARY = re.compile(r"(snapshot|journal)-\d{12,}\.(safetensors|log)\.tmp-.*")
 LOCK, WRITER, SHUT = "lock", "writer", "shut"
+LOST = "lost+found"     # in the root of a volume
 
 
 class Directory:
@@ -24,7 +25,8 @@ class Directory:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        # Where it is now, whatever becomes the current directory; with `..` left to the system.
+        self.path = Path(path).absolute()
 
     def snapshot(self, number: int) -> Path:
         """Where the snapshot after so many entries is."""
@@ -48,7 +50,7 @@ class Directory:
 
     def is_foreign(self) -> bool:
         """Whether there is something, and nothing of a fleet."""
-        names = set(self._names()) - {LOCK, WRITER, SHUT}
+        names = set(self._names()) - {LOCK, WRITER, SHUT, LOST}
         return bool(names) and not any(
             pattern.fullmatch(name) for name in names for pattern in (SNAPSHOT, JOURNAL, TEMPORARY)
         )
@@ -108,6 +110,7 @@ class WriterLock:
 
         self._writer = directory.path / WRITER
         self._noted = note
+        self._process = os.getpid()
         self._lock = FileLock(directory.path / LOCK, timeout=0, thread_local=False)
         try:
             self._lock.acquire()
@@ -131,7 +134,9 @@ class WriterLock:
             ) from error
 
     def release(self) -> None:
-        """Let others write."""
+        """Let others write; nothing happens a second time, or in a forked process."""
+        if os.getpid() != self._process or not self._lock.is_locked:
+            return
         if self._noted:
             with suppress(OSError):     # the next writer replaces it
                 self._writer.unlink()

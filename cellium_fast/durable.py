@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, NoReturn, Self
 
-from cellium_fast import _journal, checks, snapshot
+from cellium_fast import _journal, _spans, checks, snapshot
 from cellium_fast.directory import Directory, WriterLock
 from cellium_fast.entries import FleetJournal
 from cellium_fast.errors import InputError, JournalError, shown
@@ -47,7 +46,39 @@ class DurableFleet(Fleet):
     _writer: WriterLock
     _journal: FleetJournal
     _snapshots: list[int]       # numbers of those that are good, rising
-    _compacting: threading.Lock
+    _compacting: _spans.Turn    # taken before the fleet's
+    _is_compacting: bool
+
+    def __init__(self, *arguments: object, **settings: object) -> None:
+        raise TypeError(
+            "a DurableFleet is in a directory: wanted Fleet.open_durable(directory, ...)"
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, threads: int | None = None) -> NoReturn:
+        """Not there: what is loaded from a file is in no directory; use `Fleet.load`."""
+        raise TypeError(
+            "a DurableFleet is in a directory: wanted Fleet.open_durable(directory), or Fleet.load "
+            "for a fleet that is in none"
+        )
+
+    @classmethod
+    def _made(cls, **settings: Any) -> Self:
+        """A fleet of these settings, which has no journal yet."""
+        fleet = cls.__new__(cls)
+        # A fork takes turns in the order of their making, and a compaction takes the fleet's.
+        fleet._compacting, fleet._is_compacting = _spans.Turn(), False
+        Fleet.__init__(fleet, **settings)
+        return fleet
+
+    @classmethod
+    def _from_state(cls, state: FleetState, *, threads: int | None = None) -> Self:
+        fleet = cls._made(
+            seed=state.seed, policies=state.policies, pools=state.pools, threads=threads,
+            max_sessions=state.max_sessions,
+        )
+        fleet._restore(state)
+        return fleet
 
     def _begin(
         self, files: Directory, writer: WriterLock, settings: JournalSettings,
@@ -56,7 +87,6 @@ class DurableFleet(Fleet):
         """Go on in this directory, with this journal."""
         self.directory, self.recovered = files.path, recovered
         self._files, self._writer, self._snapshots = files, writer, snapshots
-        self._compacting = threading.Lock()
         self._journal = self._stepper.journal = FleetJournal(
             journal.path, journal.number, journal.number + journal.entries, journal.end,
             settings.fsync, settings.fsync_interval,
@@ -80,11 +110,21 @@ class DurableFleet(Fleet):
             The disk refused; nothing is lost, and the fleet goes on.
         ForkedError
             This process was forked from the one that opened the fleet.
+        ReentryError
+            A finalizer or signal handler called this within a call of the fleet.
         """
-        with self._compacting:
-            self._compact()
+        # Not while waiting for another thread's compaction, which may wait for this very call.
+        self._lock.run(self._journal.check)
+        self._compacting.run(self._compact)
 
     def _compact(self) -> None:
+        try:
+            self._is_compacting = True
+            self._write_snapshot()
+        finally:
+            self._is_compacting = False
+
+    def _write_snapshot(self) -> None:
         self._journal.check()
         try:
             self._journal.flush()       # so that others need not wait for it
@@ -109,21 +149,26 @@ class DurableFleet(Fleet):
         if number == self._snapshots[-1]:
             return None
         state = self._state()
-        path = self._files.journal(number)
         if number != self._journal.first:
+            path = self._files.journal(number)
             try:
-                path.unlink(missing_ok=True)    # left by an attempt that failed
-                _journal.create(path, number)
-                try:
-                    self._files.sync()
-                    self._journal.rotate(path)
-                except BaseException:
-                    with suppress(OSError):     # what stays, the next attempt removes
-                        path.unlink()
-                    raise
+                self._rotate_to(path, number)
             except OSError as error:
                 raise JournalError(path, f"cannot be written: {error.strerror}") from error
         return number, state
+
+    def _rotate_to(self, path: Path, number: int) -> None:
+        self._journal.sync()    # a new journal says that all before it is on the disk
+        path.unlink(missing_ok=True)    # left by an attempt that failed
+        try:
+            _journal.create(path, number)
+            self._files.sync()
+            self._journal.rotate(path)
+        except BaseException:
+            if self._journal.first != number:   # an interrupt may come once it is in use
+                with suppress(OSError):     # what stays, the next attempt removes
+                    path.unlink()
+            raise
 
     def _drop_old(self) -> None:
         """Remove what is older than the snapshot before the newest."""
@@ -142,18 +187,21 @@ class DurableFleet(Fleet):
 
     def _compact_when_due(self) -> None:
         """After a call that filled the journal: what that call did is done, whatever comes here."""
-        if not self._compacting.acquire(blocking=False):
-            return      # another thread is at it
+        if self._is_compacting:
+            return      # another thread is at it, or this one, and a signal handler stepped
         try:
-            self._compact()
+            self._compacting.run(self._compact_after, self._journal.first)
         except Exception:
             log.exception(
                 "%s: the journal could not be compacted; it grows on, and will be tried again",
                 self.directory,
             )
             self._journal.renew_bounds()
-        finally:
-            self._compacting.release()
+
+    def _compact_after(self, first: int) -> None:
+        """Compact, unless another thread did so since the journal began after this entry."""
+        if self._journal.first == first:
+            self._compact()
 
     # --- the end ---------------------------------------------------------------------------------
     def shut(self) -> None:
@@ -161,14 +209,25 @@ class DurableFleet(Fleet):
 
         Calls that change something raise JournalError from then on. Nothing needs it: whatever
         ends the process, the directory holds each call that returned. Shutting twice is fine.
+
+        Raises
+        ------
+        JournalError
+            The disk did not take all entries; the fleet is shut all the same.
+        ReentryError
+            A finalizer or signal handler called this within a call of the fleet, or while this
+            thread compacts it; nothing changed.
         """
-        with self._compacting:
-            if self.is_shut:
-                return
-            try:
+        self._lock.run(_nothing)    # as in `compact`
+        self._compacting.run(self._shut)
+
+    def _shut(self) -> None:
+        try:
+            if not self._journal.is_closed:
                 self._lock.run(self._journal.close)
                 note_shut(self._files, self._journal.path)
-            finally:
+        finally:
+            if self._journal.is_closed:
                 self._writer.release()
 
     @property
@@ -189,7 +248,10 @@ class DurableFleet(Fleet):
         super()._go_on_in_child()
         if self._journal is not None:       # else it is not open yet
             self._journal.detach()
-            self._compacting = threading.Lock()
+
+
+def _nothing() -> None:
+    pass
 
 
 # --- opening -------------------------------------------------------------------------------------
@@ -221,13 +283,13 @@ def open_directory(
     threads: int | None,
 ) -> DurableFleet:
     """`Fleet.open_durable`."""
-    files = Directory(path)
     try:
+        files = Directory(path)
         _make(files.path)
         foreign = files.is_foreign()
     except OSError as error:
         raise JournalError(
-            files.path, f"there cannot be a fleet here: {error.strerror or error}"
+            path, f"there cannot be a fleet here: {error.strerror or error}"
         ) from error
     if foreign:
         raise JournalError(
@@ -244,7 +306,7 @@ def open_directory(
         found.run(lambda state: DurableFleet._from_state(state, threads=threads))
         fleet = found.fleet
         if not isinstance(fleet, DurableFleet):
-            fleet = _new(files, found, DurableFleet(
+            fleet = _new(files, found, DurableFleet._made(
                 seed=given.seed, policies=given.policies, pools=given.pools, threads=threads,
                 max_sessions=max_sessions,
             ))
