@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cellium_fast import _commit, _records, _spans, _step, pipeline
 from cellium_fast.decision import Decision, Decisions, Setting
-from cellium_fast.errors import SessionError, shown
+from cellium_fast.errors import ForkedError, JournalError, SessionError, shown
 from cellium_fast.memory import Memory, Slots
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
@@ -154,7 +154,6 @@ class Changes:
             result = Decisions(len(slots), setting_rows, self._settings, wanted)
         else:
             result = out
-            result.concern(setting_rows, self._settings)
         # A handle's decision can be asked for anything.
         handles = self._handles_of(slots)
         decisions = Decisions(len(slots), setting_rows, self._settings) if handles else result
@@ -164,10 +163,17 @@ class Changes:
         entry = None if self._journal is None else self._journal.entry_of_step(
             ids, columns, tools, errors
         )
-        _commit.step(
-            self._journal, entry, self._memory, batch, spans, slots, self._lock.helpers,
-            self._names, tools, errors, self._to_show(handles),
-        )
+        to_show = self._to_show(handles)
+        former = result.setting_rows, result.settings
+        result.concern(setting_rows, self._settings)
+        try:
+            _commit.step(
+                self._journal, entry, self._memory, batch, spans, slots, self._lock.helpers,
+                self._names, tools, errors, to_show,
+            )
+        except (JournalError, ForkedError):     # nothing was stepped
+            result.concern(*former)
+            raise
         if decisions is not result:
             result.copy_from(decisions)
         return result

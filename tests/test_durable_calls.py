@@ -220,3 +220,15 @@ def test_an_interrupt_within_a_rotation_loses_nothing(tmp_path, monkeypatch, whe
     assert len(Directory(tmp_path).journals()) == (1 if when == "created" else 2)
     with recovered(tmp_path) as again:
         assert facts(again) == wanted
+
+
+# --- out= ----------------------------------------------------------------------------------------
+def test_a_call_that_the_journal_refuses_leaves_out_as_it_was(tmp_path):
+    fleet = Fleet.open_durable(tmp_path, fsync="never", policies={"a": "default", "b": "cellium"})
+    one, other = fleet.open(1, policy="a"), fleet.open(1, policy="b")
+    out = fleet.step(one, [Round()])
+    before = out[0].setting.policy, out.action.copy()
+    fleet.shut()
+    with pytest.raises(JournalError):
+        fleet.step(other, [Round()], out=out)
+    assert (out[0].setting.policy, out.action) == before
