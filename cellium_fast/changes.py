@@ -150,10 +150,9 @@ class Changes:
         slots = self._memory.slots_of(ids)
         tools, errors = self._names.missing(rounds.tools, rounds.errors)
         setting_rows = self._setting_rows(slots)
-        if out is None:
+        result = out
+        if result is None:
             result = Decisions(len(slots), setting_rows, self._settings, wanted)
-        else:
-            result = out
         # A handle's decision can be asked for anything.
         handles = self._handles_of(slots)
         decisions = Decisions(len(slots), setting_rows, self._settings) if handles else result

@@ -112,12 +112,10 @@ def test_what_was_shut_goes_on_as_the_same_sources(tmp_path: Path) -> None:
 
 def test_sources_begun_after_a_kill_are_recovered(tmp_path: Path) -> None:
     fleet, known = opened(tmp_path / "0"), set[str]()
-    total = 0
     for place in range(4):      # a copy of an open directory is what a kill leaves
         teach(fleet, 1.0)
-        total += 1
         learned = fleet.export_posterior().merge_into(tmp_path / "learned.json")
-        assert learned.closed == total == fleet.export_posterior().closed
+        assert learned.closed == place + 1 == fleet.export_posterior().closed
         assert not known & sources_of(fleet)
         known |= sources_of(fleet)
         shutil.copytree(tmp_path / str(place), tmp_path / str(place + 1))

@@ -311,7 +311,9 @@ def test_a_state_as_ancestor() -> None:
 def chain_of(count: int) -> dict[str, Any]:
     """The fields of a state whose sources were built one upon the other."""
     fields = learner(Posterior(decay_every=1)).export_posterior().as_json()
-    nothing = dict.fromkeys(fields["actions"], {"alpha": 0.0, "beta": 0.0, "updates": 0})
+    nothing = {
+        action: {"alpha": 0.0, "beta": 0.0, "updates": 0} for action in fields["actions"]
+    }
     names = [f"{number:032x}" for number in range(count)]
     fields["sources"] = {
         name: {"after": before, "closed": 1, "decays": 1, "actions": nothing}
@@ -346,7 +348,7 @@ def test_more_sources_than_can_be_told_apart_are_refused(tmp_path: Path) -> None
 def test_a_state_of_too_many_sources_is_not_looked_at() -> None:
     most = contributions.MOST_READ
     assert len(LearnedPosterior.from_fields(chain_of(most)).sources) == most
-    with pytest.raises(LearnedStateError, match=r"sources: wanted at most 4,096 sources, got 4,097"):
+    with pytest.raises(LearnedStateError, match=r"wanted at most 4,096 sources, got 4,097"):
         LearnedPosterior.from_fields(chain_of(most + 1))
 
 
