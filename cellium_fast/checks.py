@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +48,24 @@ def number(name: str, value: Any, low: float, high: float) -> float:
     if not low <= result <= high or math.isnan(result):
         raise InputError(f"{wanted}, got {shown(value)}")
     return result
+
+
+def file_path(name: str, value: Any) -> Path:
+    """The value, a text or a path of texts, as a path; InputError for anything else.
+
+    >>> file_path("path", "fleets/one").name
+    'one'
+    """
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str):
+        raise InputError(f"{name}: wanted a str or a pathlib.Path, got {shown(value)}")
+    try:
+        good = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        good = False
+    if not good:
+        raise InputError(f"{name}: no file can be called {shown(path)}")
+    return Path(path)
 
 
 def array(name: str, value: Any, dtype: DTypeLike, shape: tuple[int | None, ...]) -> NDArray[Any]:

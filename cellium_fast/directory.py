@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from cellium_fast import checks
 from cellium_fast.errors import DirectoryInUseError, JournalError
 
 DIGITS = 12
@@ -26,7 +27,7 @@ class Directory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # Where it is now, whatever becomes the current directory; with `..` left to the system.
-        self.path = Path(path).absolute()
+        self.path = checks.file_path("directory", path).absolute()
 
     def snapshot(self, number: int) -> Path:
         """Where the snapshot after so many entries is."""

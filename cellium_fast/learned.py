@@ -8,6 +8,7 @@ Formulas: docs/durability.md, "Learned state".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import orjson
 import xxhash
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from cellium_fast import _records, checks, whole_file
 from cellium_fast.contributions import (
@@ -39,12 +40,13 @@ from cellium_fast.contributions import (
     target_of,
 )
 from cellium_fast.errors import LearnedStateError, shown
-from cellium_fast.parameters import said
+from cellium_fast.parameters import refused, said
 from cellium_fast.policy import Posterior
 from cellium_fast.pool_history import PoolHistory
 
 VERSION: Literal[2] = 2
 WAIT = 60.0         # seconds for the lock on a file
+MOST_BYTES = 10**8  # of a file: some times as many as with all the sources there can be
 POLL = 0.005        # seconds between two looks at it; to merge takes about as long
 
 class LearnedPosterior(Stated):
@@ -216,7 +218,7 @@ class LearnedPosterior(Stated):
         It takes the place of what is in the file, which is kept as ``<path>.bak``; `merge_into`
         puts the two together. Raises LearnedStateError.
         """
-        path = Path(path)
+        path = checks.file_path("path", path)
         text = self.to_json()
         try:
             whole_file.replace(path, lambda file: _write(file, text))
@@ -229,9 +231,13 @@ class LearnedPosterior(Stated):
 
         Raises LearnedStateError, which names the file and the field.
         """
-        path = Path(path)
+        path = checks.file_path("path", path)
         try:
-            return cls.from_json(path.read_bytes())
+            with whole_file.opened(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > MOST_BYTES:
+                    raise LearnedStateError(f"wanted at most {MOST_BYTES:,} bytes, got {size:,}")
+                return cls.from_json(file.readall())
         except OSError as error:
             raise LearnedStateError(f"{path}: {error.strerror or error}") from None
         except LearnedStateError as error:
@@ -260,7 +266,7 @@ class LearnedPosterior(Stated):
         import filelock
 
         wait = checks.number("wait", wait, 0, 1e9)
-        path = Path(path).resolve()     # one lock, whatever name leads to the file
+        path = checks.file_path("path", path).resolve()     # one lock, whatever leads to the file
         try:
             path.parent.stat()      # a lock would make the directories that are missing
             with filelock.FileLock(f"{path}.lock", timeout=wait, poll_interval=POLL):
@@ -315,6 +321,13 @@ class LearnedPosterior(Stated):
             record["alpha"][place] = arm.alpha
             record["beta"][place] = arm.beta
             record["updates"][place] = arm.updates
+
+    @field_validator("pool")
+    @classmethod
+    def _is_text(cls, pool: str) -> str:
+        if any("\ud800" <= letter <= "\udfff" for letter in pool):     # half a pair of UTF-16
+            raise refused("wanted a text that JSON can hold, without surrogates", pool)
+        return pool
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

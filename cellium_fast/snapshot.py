@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import whole_file
-from cellium_fast.errors import SnapshotError
+from cellium_fast import checks, whole_file
+from cellium_fast.errors import SnapshotError, shown
 from cellium_fast.snapshot_content import (
     Content,
     Refused,
     begin_histories,
     content_of,
+    number_in,
     state_of,
     whole_number,
 )
@@ -35,6 +36,7 @@ CHECKSUM_LENGTH = 32                # hexadecimal digits
 LENGTH_BYTES = 8                    # a safetensors file begins with the length of its header
 HEAD = b'{"__metadata__":{"format":"' + FORMAT.encode()
 LOOKED_AT = 4096                    # bytes in which a snapshot says what it is
+MOST_OF_HEADER = 10**8              # bytes; a snapshot's is some thousands
 WRITTEN_AT_ONCE = 2**26             # bytes
 
 
@@ -51,7 +53,7 @@ def write(path: str | os.PathLike[str], state: FleetState) -> None:
         failed, to bring the directory to the disk: then the message says that the new one is
         there.
     """
-    path = Path(path)
+    path = checks.file_path("path", path)
     content = content_of(state)
     content.metadata = {
         "format": FORMAT,
@@ -118,7 +120,7 @@ def read(path: str | os.PathLike[str]) -> FleetState:
         The file is not there, not whole, not a snapshot, of a newer version, or says what no fleet
         can be; `reason` says which, the message what to do. The file is as it was.
     """
-    path = Path(path)
+    path = checks.file_path("path", path)
     try:
         return _read(path)
     except Refused as refused:
@@ -147,8 +149,16 @@ def _about_backup(backup: Path) -> str:
 
 
 def _bytes_of(path: Path) -> bytes:
+    """All of a file, once its beginning and its size are those of a snapshot."""
     try:
-        return path.read_bytes()
+        with whole_file.opened(path) as file:
+            start = file.read(LOOKED_AT)
+            if _is_snapshot(start):
+                length = int.from_bytes(start[:LENGTH_BYTES], "little")
+                start += file.read(min(length, MOST_OF_HEADER))
+            _check_start(start, os.fstat(file.fileno()).st_size)
+            file.seek(0)
+            return file.readall()
     except FileNotFoundError:
         raise Refused("missing", "there is no such file") from None
     except OSError as error:
@@ -159,14 +169,9 @@ def _unpacked(data: bytes) -> Content:
     """What is in the bytes of a file, if they are as they were written, by a version known here."""
     from safetensors import SafetensorError, deserialize
 
-    if not _is_snapshot(data):
-        raise Refused("foreign", "is no snapshot of a fleet")
-    header = _header_of(data)
-    if _is_cut_off(data, header):
-        raise Refused("truncated", f"ends too early, after {len(data):,} bytes")
-    metadata = header.get("__metadata__", {})
-    version = metadata.get("format_version", "")
-    newer = version.isdecimal() and int(version) > VERSION
+    metadata = _header_of(data).get("__metadata__", {})
+    version = number_in(metadata.get("format_version", ""))
+    newer = version is not None and version > VERSION
     if not _has_its_checksum(data, or_none=newer):
         raise Refused("altered", "is not as it was written: its checksum differs")
     if newer:
@@ -176,6 +181,9 @@ def _unpacked(data: bytes) -> Content:
             f"versions up to {VERSION}: use the package that wrote it "
             f"({metadata.get('package_version')}), or a later one",
         )
+    if not version:
+        raise Refused("impossible", f"has no format version, but "
+                      f"{shown(metadata.get('format_version'))}")
     if metadata.get("byte_order") != sys.byteorder:
         raise Refused(
             "foreign",
@@ -203,32 +211,49 @@ def _is_snapshot(data: bytes) -> bool:
 
 def _header_of(data: bytes) -> dict[str, Any]:
     """The header of the file; an empty one if it is not whole, or not as it was written."""
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    length = min(int.from_bytes(data[:LENGTH_BYTES], "little"), MOST_OF_HEADER)
     try:
         header = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     whole = (
         isinstance(header, dict)
+        and isinstance(header.get("__metadata__", {}), dict)
         and all(isinstance(described, dict) for described in header.values())
         and all(isinstance(text, str) for text in header.get("__metadata__", {0: 0}).values())
     )
     return header if whole else {}
 
 
-def _is_cut_off(data: bytes, header: dict[str, Any]) -> bool:
-    """Whether the file's end is missing."""
-    length = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+def _check_start(start: bytes, size: int) -> None:
+    """Refused if a file of this size that starts like this, with its header, is no whole snapshot.
+
+    It may still be altered.
+    """
+    if not _is_snapshot(start):
+        raise Refused("foreign", "is no snapshot of a fleet")
+    end = LENGTH_BYTES + int.from_bytes(start[:LENGTH_BYTES], "little")
+    header = _header_of(start)
+    cut_off = Refused("truncated", f"ends too early, after {size:,} bytes")
     if header:
-        stated = header["__metadata__"].get("length", "")
+        stated = header.get("__metadata__", {}).get("length", "")
+        length = number_in(stated)
         ends = [str(described.get("data_offsets")) for described in header.values()]
-        believed = stated.isdecimal() and any(end.endswith(f", {stated}]") for end in ends)
-        return believed and len(data) < length + int(stated)
+        if length is None or not any(there.endswith(f", {stated}]") for there in ends):
+            return      # the checksum tells
+        if size < end + length:
+            raise cut_off
+        if size > end + length:
+            raise Refused("altered", f"is not as it was written: it has {size:,} bytes, wanted "
+                          f"{end + length:,}")
+        return
     try:
-        json.JSONDecoder().raw_decode(data[LENGTH_BYTES:length].decode("ascii", "replace"))
-    except ValueError:
-        return len(data) < length
-    return False        # the header is there: it is its length that was altered
+        json.JSONDecoder().raw_decode(start[LENGTH_BYTES:end].decode("ascii", "replace"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ValueError) and size < end:
+            raise cut_off from None
+    # The header is there: it is its length that was altered, or what is in it.
+    raise Refused("altered", "is not as it was written: its header is damaged")
 
 
 def _has_its_checksum(data: bytes, *, or_none: bool) -> bool:

@@ -180,9 +180,15 @@ def _histories(content: Content) -> dict[str, PoolHistory]:
 def whole_number(content: Content, name: str) -> int:
     """A number in the metadata."""
     text = content.metadata.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+    number = number_in(text)
+    if number is None:
         raise Refused("impossible", f"{name}: wanted a number, got {shown(text)}")
-    return int(text)
+    return number
+
+
+def number_in(text: str) -> int | None:
+    """The number that a text is, if it is one that a snapshot can have."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
 
 
 def _tensor_of(content: Content, name: str, dtype: str, dimensions: int) -> NDArray[Any]:
@@ -334,5 +340,5 @@ def _flat(name: str, table: Any) -> np.dtype[Any]:
             "names": list(kinds), "formats": list(kinds.values()), "offsets": offsets,
             "itemsize": table["itemsize"],
         })
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise Refused("impossible", f"{name}: has no table of fields: {error}") from error

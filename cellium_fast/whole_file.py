@@ -6,12 +6,14 @@ locked, where the system has locks: one that is not, a crash left behind.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 try:
@@ -30,6 +32,16 @@ class DirectoryNotSynced(OSError):
 def backup_of(path: Path) -> Path:
     """Where the file that was here before is kept."""
     return path.with_name(path.name + BACKUP)
+
+
+def opened(path: Path) -> FileIO:
+    """A file to read from, not buffered; OSError for what is none: that may wait, or never end."""
+    nowait = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    file = FileIO(os.open(path, os.O_RDONLY | nowait))
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no file, but a pipe or a device", str(path))
 
 
 def replace(path: Path, write: Callable[[int], None]) -> None:

@@ -371,7 +371,7 @@ def test_a_crash_before_the_first_snapshot_is_begun_anew(tmp_path):
     with recovered(tmp_path, seed=3) as fleet:
         assert fleet.recovered.snapshot is None and fleet.seed == 3
     assert names(tmp_path) == [
-        "journal-000000000000.log", "lock", "snapshot-000000000000.safetensors",
+        "journal-000000000000.log", "lock", "shut", "snapshot-000000000000.safetensors",
     ]
 
 

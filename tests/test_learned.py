@@ -126,6 +126,14 @@ def test_a_history_as_json() -> None:
         PoolHistory.from_json({"source": "a" * 32, "start": {}})
 
 
+def test_a_pool_whose_name_json_does_not_have_is_refused() -> None:
+    learned = learner(pool="\ud800").export_posterior
+    with pytest.raises(LearnedStateError, match="pool: wanted a text that JSON can hold"):
+        learned()
+    fleet = learner(pool="\U0001f600")
+    assert LearnedPosterior.from_json(fleet.export_posterior().to_json()).pool == "\U0001f600"
+
+
 # --- values that make no sense -------------------------------------------------------------------
 def fields_of_an_export() -> dict[str, Any]:
     fleet = learner()

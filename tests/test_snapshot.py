@@ -14,7 +14,18 @@ import old_snapshots
 import pytest
 from lively_fleets import MOST, ROUNDS, Run, Script, new_fleet, resumed
 
-from cellium_fast import Fleet, Policy, Posterior, Round, SnapshotError, ToolCall, snapshot
+from cellium_fast import (
+    Fleet,
+    InputError,
+    LearnedPosterior,
+    LearnedStateError,
+    Policy,
+    Posterior,
+    Round,
+    SnapshotError,
+    ToolCall,
+    snapshot,
+)
 from cellium_fast.snapshot_content import LAYOUTS
 
 
@@ -226,6 +237,7 @@ def test_missing_and_unreadable(tmp_path):
 def check_refused(path, data, place, reason):
     """It is refused, without more ado; and now and then as a file."""
     with pytest.raises(snapshot.Refused) as caught:
+        snapshot._check_start(bytes(data), len(data))
         snapshot._unpacked(bytes(data))
     assert caught.value.reason == reason, place
     if place % 100 == 0:
@@ -282,6 +294,55 @@ def test_something_else(tmp_path, data):
     path = tmp_path / "other"
     path.write_bytes(data)
     assert reason_of(path) == "foreign"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes or devices with a name")
+def test_what_is_no_file_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        assert reason_of(path) == "unreadable"
+        with pytest.raises(LearnedStateError, match=re.escape(str(path))):
+            LearnedPosterior.load(path)
+
+
+@pytest.mark.parametrize(("start", "reason"), [(False, "foreign"), (True, "altered")])
+def test_a_file_larger_than_memory_is_not_read(tmp_path, start, reason):
+    path = tmp_path / "fleet"
+    small_fleet().save(path)
+    if not start:
+        path.write_bytes(b"x")
+    os.truncate(path, 2**38)        # of which the disk holds next to nothing
+    assert reason_of(path) == reason
+    with pytest.raises(LearnedStateError, match="fleet: wanted at most 100,000,000 bytes"):
+        LearnedPosterior.load(path)
+
+
+HEAD = snapshot.HEAD + b","
+CRAFTED = {
+    "nested": HEAD + b'"a":' + b"[" * 200_000,
+    "nested and whole": HEAD + b'"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
+    "version": HEAD + b'"format_version":"' + b"9" * 5000 + b'"}}',
+    "length": HEAD + b'"length":"' + b"9" * 5000 + b'"},"a":{"data_offsets":"x, '
+              + b"9" * 5000 + b']"}}',
+    "no metadata": b'{"__metadata__":[],"a":{"format":"cellium-fast snapshot","format_version":1}}',
+}
+
+
+@pytest.mark.parametrize("header", CRAFTED.values(), ids=CRAFTED)
+@pytest.mark.parametrize("length", [None, 0, 2**63, 2**64 - 1])
+def test_headers_that_nobody_wrote(tmp_path, header, length):
+    path = tmp_path / "fleet"
+    size = len(header) if length is None else length
+    path.write_bytes(size.to_bytes(8, "little") + header)
+    assert reason_of(path) in ("altered", "truncated")
+
+
+@pytest.mark.parametrize("version", ["0", "00", "", "x", "-1", "²", "9" * 500])
+def test_versions_that_there_never_were(tmp_path, version):
+    path = tmp_path / "fleet"
+    small_fleet().save(path)
+    sealed(path, lambda content: content.metadata.update(format_version=version))
+    assert reason_of(path) == "impossible"
 
 
 def test_tensors_of_somebody_else(tmp_path):
@@ -389,6 +450,9 @@ IMPOSSIBLE = {
     ),
     "arm unknown": (relayout('"(5,)<f4", 336', '"(6,)<f4", 336'), "sessions: alpha: wanted"),
     "field of objects": (relayout('"<u8", 0', '"|O", 0'), "sessions: has no table of fields"),
+    "field far outside": (
+        relayout('"<u8", 0', f'"<u8", {2**70}'), "sessions: has no table of fields"
+    ),
     "field outside": (relayout('"<u8", 0', '"<u8", 380'), "sessions: has no table of fields"),
     "field before": (relayout('"<u8", 0', '"<u8", -8'), "sessions: has no table of fields"),
     "no layouts": (tell(layouts="{}"), "sessions: has no table of fields"),
@@ -544,6 +608,18 @@ def test_the_documentation_names_what_is_in_the_file(tmp_path):
 def test_the_documentation_names_every_reason():
     written = first_cells("### A file that is not loaded", "The checksum tells")
     assert sorted(written) == sorted(re.findall(r'``"(\w+)"``', SnapshotError.__doc__))
+
+
+@pytest.mark.parametrize("path", [b"fleet", "a\0b", "a\ud800b", 3, None, ["fleet"]])
+def test_what_is_no_path_is_refused(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    fleet = Fleet()
+    learned = fleet.export_posterior()
+    for what in (fleet.save, Fleet.load, Fleet.open_durable, learned.save, learned.load,
+                 learned.merge_into):
+        with pytest.raises(InputError, match=r"(path|directory): "):
+            what(path)
+    assert os.listdir() == []
 
 
 def test_paths_of_all_kinds(tmp_path, monkeypatch):
