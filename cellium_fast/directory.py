@@ -124,6 +124,8 @@ class WriterLock:
             raise JournalError(
                 directory.path, f"it cannot be written: {error.strerror or error}"
             ) from error
+        self._path = directory.path / LOCK
+        self._opened = self._path.stat()
         if not note:
             return
         try:
@@ -133,6 +135,10 @@ class WriterLock:
             raise JournalError(
                 self._writer, f"it cannot be written: {error.strerror or error}"
             ) from error
+
+    def is_in_place(self) -> bool:
+        """Whether the file of the lock is still that which was locked. Raises OSError."""
+        return os.path.samestat(self._opened, self._path.stat())
 
     def release(self) -> None:
         """Let others write; nothing happens a second time, or in a forked process."""

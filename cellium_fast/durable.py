@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from cellium_fast import _journal, _spans, checks, snapshot
+from cellium_fast import __version__, _journal, _spans, checks, snapshot
 from cellium_fast.directory import Directory, WriterLock
 from cellium_fast.entries import FleetJournal
 from cellium_fast.errors import InputError, JournalError, shown
@@ -126,6 +126,7 @@ class DurableFleet(Fleet):
 
     def _write_snapshot(self) -> None:
         self._journal.check()
+        self._check_in_place()
         try:
             self._journal.flush()       # so that others need not wait for it
         except OSError as error:
@@ -142,6 +143,19 @@ class DurableFleet(Fleet):
             self._journal.renew_bounds()
         self._snapshots.append(number)
         self._drop_old()
+
+    def _check_in_place(self) -> None:
+        """JournalError if someone took the directory away, or let another writer into it."""
+        try:
+            in_place = self._writer.is_in_place() and self._journal.is_in_place()
+        except OSError:
+            in_place = False
+        if not in_place:
+            raise JournalError(
+                self.directory, "its lock or journal was removed, renamed or replaced while this "
+                "fleet had it open, so what is here may be of another fleet; nothing was written. "
+                "Save this fleet elsewhere (Fleet.save), or put back what was here"
+            )
 
     def _rotate(self) -> tuple[int, FleetState] | None:
         """In the fleet's turn: the state, and a new journal for what comes after it."""
@@ -371,6 +385,7 @@ def _tidied(files: Directory, found: Recovery) -> tuple[Recovered, JournalFound,
             f"{files.path}` says what is whole, and with --repair goes on with that", damage.end,
         )
     assert found.snapshot is not None
+    _warn_of_another_version(files.snapshot(found.snapshot), found.entries)
     skipped = tuple((files.snapshot(number), why) for number, why in found.skipped.items())
     cut = found.tidy()
     good = [number for number in files.snapshots() if number <= found.snapshot]
@@ -378,6 +393,20 @@ def _tidied(files: Directory, found: Recovery) -> tuple[Recovered, JournalFound,
         Recovered(files.snapshot(found.snapshot), found.entries, cut, skipped),
         found.journals[-1], good[-1:],
     )
+
+
+def _warn_of_another_version(path: Path, entries: int) -> None:
+    """Log if entries were replayed that another version of the package may have written."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        written_by = file.metadata().get("package_version")
+    if entries and written_by != __version__:
+        log.warning(
+            "%s: cellium-fast %s wrote this, and %s replayed the %d entries since: where their "
+            "formulas differ, so may what came out. Before an upgrade, compact and shut the fleet",
+            path, written_by, __version__, entries,
+        )
 
 
 def _check_given(

@@ -8,6 +8,7 @@ then the arrays in that order, each padded to eight bytes. The entry of a single
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
@@ -34,8 +35,14 @@ LENGTH_BYTES = 8            # the body begins with the length of its JSON
 ALIGNMENT = 8
 ROUNDS_AT_ONCE = 10_000     # replayed between two looks at the progress
 
+DTYPES = frozenset(np.dtype(code).str for code in "bBhHiIlLqQfd")     # that an array can have
+SESSIONS_A_LIMIT = 2**12    # that one number stands for, where all have the same
+
 # What a call raises that nobody can have made.
-IMPOSSIBLE = (CelliumError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+IMPOSSIBLE = (
+    CelliumError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+    RecursionError,
+)
 
 
 class Kind(IntEnum):
@@ -126,7 +133,7 @@ def unpacked(body: memoryview) -> tuple[dict[str, Any], Arrays]:
     place = _aligned(LENGTH_BYTES + length)
     arrays = {}
     for name, (dtype, count) in described.items():
-        if np.dtype(dtype).kind not in "iuf" or count < 0:
+        if dtype not in DTYPES or type(count) is not int or not 0 <= count <= len(body):
             raise ValueError(f"{name}: {count} of {dtype}")
         arrays[name] = np.frombuffer(body, dtype, count, place) if count else np.empty(0, dtype)
         place = _aligned(place + arrays[name].nbytes)
@@ -136,8 +143,23 @@ def unpacked(body: memoryview) -> tuple[dict[str, Any], Arrays]:
 
 
 def _once(values: NDArray[Any]) -> NDArray[Any]:
-    """Values that are all the same as one."""
-    return values[:1] if len(values) and (values == values[0]).all() else values
+    """Values that are all the same as fewer.
+
+    Not as one: what an entry makes a fleet do, and how much memory that takes, is to be in
+    proportion to its bytes, even if someone made it up.
+    """
+    if len(values) and (values == values[0]).all():
+        return values[: math.ceil(len(values) / SESSIONS_A_LIMIT)]
+    return values
+
+
+def _each(values: NDArray[Any], count: int) -> NDArray[Any]:
+    """What `_once` had, so many of them; ValueError if they cannot be so many."""
+    if len(values) == count:
+        return values
+    if len(values) != math.ceil(count / SESSIONS_A_LIMIT) or (values != values[0]).any():
+        raise ValueError(f"{count:,} sessions with {len(values):,} limits")
+    return np.broadcast_to(values[0], (count,))
 
 
 def _aligned(size: int) -> int:
@@ -147,15 +169,20 @@ def _aligned(size: int) -> int:
 # --- replaying -----------------------------------------------------------------------------------
 def replay(
     fleet: Fleet, entries: _journal_reader.Entries, on_progress: Callable[[int], None] | None = None
-) -> None:
+) -> str | None:
     """Take all good entries of a journal into a fleet that has none yet.
 
     `on_progress` gets the place in the file, now and then.
 
+    Returns
+    -------
+    None, or what is wrong with the newest entry, in words: it is as it was written, and says what
+    no fleet can have been told. The fleet took those before it.
+
     Raises
     ------
     JournalError
-        An entry that is as it was written says what no fleet can have been told.
+        An entry is of a kind that this package does not know.
     """
     replayed = _replayer(fleet)
     try:
@@ -165,28 +192,39 @@ def replay(
                     on_progress(entries.end)
             entry = next(entries, None)
             if entry is None:
-                return
+                return None
             kind, body = entry
             if kind not in CALLS:
-                raise ValueError(f"it is of kind {kind}, which this package does not know")
+                raise _of_a_newer_version(entries, kind)
             CALLS[kind](fleet, *unpacked(body))
             if on_progress is not None:
                 on_progress(entries.end)
+    except JournalError:
+        raise
     except IMPOSSIBLE as error:
         # Its checksum is right: someone wrote it so.
-        raise JournalError(
-            entries.path, f"entry {entries.number} says what no fleet can have been told: {error}",
-            entries.start,
-        ) from error
+        return f"entry {entries.number} says what no fleet can have been told: {error}"
+
+
+def _of_a_newer_version(entries: _journal_reader.Entries, kind: int) -> JournalError:
+    return JournalError(
+        entries.path,
+        f"entry {entries.number} is of kind {kind}, which this package does not know: use the "
+        "package that wrote it, or a later one. Nothing was changed", entries.start,
+    )
 
 
 def _replayer(fleet: Fleet) -> Callable[[int, _journal_reader.Entries], None]:
     handles, names = fleet._handles, fleet._names
 
     def take(session_id: int, round: _journal_reader.Entries) -> None:
-        handles[session_id]._replay(round, round.used)
-        if round.taught:
-            names.add(*_names(round.new_tools, round.new_errors))
+        handle, used = handles[session_id], round.used
+        if used and not used <= handle._unused:
+            raise ValueError("tools are used for the first time that are not unused")
+        tables = _names(round.new_tools, round.new_errors) if round.taught else None
+        handle._replay(round, used)
+        if tables is not None:
+            names.add(*tables)
 
     return take
 
@@ -199,13 +237,15 @@ def _names(*tables: dict[int, str]) -> Iterable[dict[int, str]]:
 
 def _open(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
     count = facts["count"]
+    if type(count) is not int or count < 0:
+        raise ValueError(f"{count} sessions")
     limits: dict[str, Any] = {}
     for name, none in (("context_limit", 0), ("round_limit", np.inf)):
-        values = np.broadcast_to(arrays[name], (count,))
+        values = _each(arrays[name], count)
         limits[name] = values if values.all() else np.where(values == 0, none, values)
     settings = {
-        "policy": list(fleet.policies)[facts["policy"]],
-        "pool": list(fleet.pools)[facts["pool"]],
+        "policy": _name_of(fleet.policies, facts["policy"]),
+        "pool": _name_of(fleet.pools, facts["pool"]),
         "private": facts["private"],
     }
     if "name" not in facts:
@@ -213,6 +253,13 @@ def _open(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
         return
     one = {name: values.item() for name, values in limits.items()}
     fleet.session(facts["name"], tools=facts["tools"], **one, **settings)
+
+
+def _name_of(table: Mapping[str, object], row: Any) -> str:
+    """The name in a row of a table."""
+    if type(row) is not int or not 0 <= row < len(table):
+        raise ValueError(f"there is no row {row}")
+    return list(table)[row]
 
 
 def _close(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
@@ -242,18 +289,22 @@ def _set_policy(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
 
 
 def _use_policy(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
-    fleet.use_policy(arrays["ids"], list(fleet.policies)[facts["policy"]])
+    fleet.use_policy(arrays["ids"], _name_of(fleet.policies, facts["policy"]))
 
 
 def _attach(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
-    fleet.attach(facts["id"])
+    session_id = facts["id"]
+    if type(session_id) is not int or session_id in fleet._handles:
+        raise ValueError(f"session {session_id} got a Session")
+    fleet.attach(session_id)
 
 
 def _set_pool(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
     from cellium_fast.pool_history import PoolHistory
 
     history = PoolHistory.from_json(facts["history"])
-    if history.start is None or history.start.settings != list(fleet.pools.values())[facts["pool"]]:
+    pool = _name_of(fleet.pools, facts["pool"])
+    if history.start is None or history.start.settings != fleet.pools[pool]:
         raise ValueError("a pool was set to what was learned under other settings")
     record = np.zeros(1, _records.POOL)
     history.start.fill(record[0])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellium_fast import _journal_reader, snapshot
+from cellium_fast import snapshot
 from cellium_fast.directory import LOCK, Directory, WriterLock
 from cellium_fast.errors import JournalError, SnapshotError
 from cellium_fast.fleet import Fleet
@@ -75,6 +75,14 @@ class Inspection:
         """Whether `Fleet.open_durable` can go on with it."""
         return self.recovery.fleet is not None and self.recovery.damage is None
 
+    def repair(self) -> list[Path]:
+        """`Recovery.repair`, and put aside what is bad and not needed; returns all put aside."""
+        aside = self.recovery.repair()
+        for file in (*self.snapshots, *self.journals):
+            if file.problem is not None and not file.is_used and file.path.exists():
+                aside.append(self.recovery.directory.put_aside(file.path, "bad"))
+        return sorted(aside)
+
 
 def inspect(
     path: str | os.PathLike[str], on_progress: OnProgress | None = None
@@ -84,7 +92,8 @@ def inspect(
     Raises
     ------
     JournalError
-        There is no durable fleet, or an entry says what no fleet can have been told.
+        There is no durable fleet, or a journal, or an entry, is of a newer version of this
+        package, or of a machine of another byte order.
     SnapshotError
         A snapshot is of a newer version of this package.
     OSError
@@ -109,6 +118,8 @@ def _snapshot(recovery: Recovery, number: int) -> FileFound:
         try:
             snapshot.read(path)
         except SnapshotError as error:
+            if error.reason == "newer":
+                raise
             problem = str(error)
     if problem is not None:
         problem = problem.removeprefix(f"{path}: ")
@@ -125,7 +136,14 @@ def _journals(recovery: Recovery) -> Iterator[FileFound]:
                 None if found.problem is None else found.end, found.is_torn,
             )
             continue
-        read = _journal_reader.Entries(recovery.directory.journal(number))
+        if number in recovery.left_over:
+            path = recovery.directory.journal(number)
+            yield FileFound(
+                path, path.stat().st_size, False, 0,
+                "left over: a compaction began it, and came to nothing",
+            )
+            continue
+        read = recovery.opened(number)
         for _ in read:
             pass
         problem, offset = read.problem, None if read.problem is None else read.end

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cellium_fast import _journal, _journal_reader, entries, snapshot
 from cellium_fast.directory import Directory, free_name
-from cellium_fast.errors import SnapshotError
+from cellium_fast.errors import JournalError, SnapshotError
 from cellium_fast.fleet import Fleet
 from cellium_fast.state import FleetState
 
@@ -90,6 +90,9 @@ class Recovery:
         The journals it was replayed from, in this order; the last one may have a problem.
     beyond
         Journals that come after such a problem, and so cannot be replayed.
+    left_over
+        Journals that were begun in vain, by a compaction that came to nothing: they have no
+        entries, and the one before went on.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -100,6 +103,7 @@ class Recovery:
         self.skipped: dict[int, str] = {}
         self.journals: list[JournalFound] = []
         self.beyond: list[int] = []
+        self.left_over: list[int] = []
 
     @property
     def damage(self) -> JournalFound | None:
@@ -127,7 +131,7 @@ class Recovery:
         SnapshotError
             A snapshot is of a newer version of this package.
         JournalError
-            An entry says what no fleet can have been told.
+            A journal, or an entry, is of a newer version, or of a machine of another byte order.
         """
         state = self._newest_good()
         if state is None or self.snapshot is None:
@@ -142,11 +146,14 @@ class Recovery:
             found = self._replay(self.fleet, waiting, progress)
             self.journals.append(found)
             progress.done += found.end
-            waiting = [
-                number for number in waiting
-                if number > found.number and not self._is_left_over(number)
+            after = self._after(found, waiting)
+            self.left_over += [
+                number for number in waiting if number > found.number and number not in after
             ]
+            waiting = after
         self.beyond = waiting
+        for number in self.beyond:
+            self.opened(number)
 
     def _newest_good(self) -> FleetState | None:
         for number in reversed(self.directory.snapshots()):
@@ -161,10 +168,23 @@ class Recovery:
                 return state
         return None
 
-    def _is_left_over(self, number: int) -> bool:
-        """Whether a journal was begun in vain: the one before went on, and it has no entries."""
-        size = self.directory.journal(number).stat().st_size
-        return number < self.number and size <= _journal.HEADER_SIZE
+    def opened(self, number: int) -> _journal_reader.Entries:
+        """A journal; JournalError if it is one that this package cannot read, but another can."""
+        read = _journal_reader.Entries(self.directory.journal(number))
+        if read.is_foreign:
+            raise JournalError(read.path, f"{read.problem}. Nothing was changed")
+        return read
+
+    def _after(self, found: JournalFound, waiting: Sequence[int]) -> list[int]:
+        """Those to be replayed after this one, which was: without those that are left over."""
+        # The last number that one without entries can have, since its predecessor went on.
+        passed = self.number - (found.problem is None)
+        return [
+            number for number in waiting if number > found.number and (
+                number > passed
+                or self.directory.journal(number).stat().st_size > _journal.HEADER_SIZE
+            )
+        ]
 
     def _replay(
         self, fleet: Fleet, waiting: Sequence[int], on_progress: Callable[[int], None]
@@ -174,7 +194,7 @@ class Recovery:
             later = f", and there are later ones, from {waiting[0]} on" if waiting else ""
             found.problem = f"there is no such file{later}"
             return found
-        read = _journal_reader.Entries(found.path)
+        read = self.opened(self.number)
         found.size, found.problem = read.size, read.problem
         if found.problem is not None:
             found.is_torn = read.is_blank and len(waiting) == 1
@@ -182,19 +202,23 @@ class Recovery:
         if read.first != self.number:
             found.problem = f"it begins after entry {read.first}, which its name does not say"
             return found
-        entries.replay(fleet, read, on_progress)
-        found.entries, found.end = read.number - read.first, read.end
-        found.problem = read.problem
-        found.is_torn = read.problem is not None and not read.later and len(waiting) == 1
-        self.number = read.number
+        impossible = entries.replay(fleet, read, on_progress)
+        if impossible is None:
+            self.number, found.end, found.problem = read.number, read.end, read.problem
+        else:
+            self.number, found.end, found.problem = read.number - 1, read.start, impossible
+        found.entries = self.number - found.number
+        found.is_torn = read.problem is not None and not read.later and (
+            not self._after(found, waiting)
+        )
         return found
 
     # --- putting aside ---------------------------------------------------------------------------
     def tidy(self) -> int:
-        """Leave what a crash left: cut off a torn end, remove temporary files, rename snapshots
-        that are not good; returns the bytes cut off. Raises OSError.
+        """Leave what a crash left: cut off a torn end, remove temporary files and journals begun
+        in vain, rename snapshots that are not good; returns the bytes cut off. Raises OSError.
         """
-        for path in self.directory.temporary():
+        for path in (*self.directory.temporary(), *map(self.directory.journal, self.left_over)):
             path.unlink()
         for number, why in self.skipped.items():
             aside = self.directory.put_aside(self.directory.snapshot(number), "bad")

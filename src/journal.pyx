@@ -234,6 +234,10 @@ cdef class Journal:
         if self.most_bytes >= 0:
             self.full_at = self.most_bytes + self.end
 
+    def is_in_place(self):
+        """Whether its path still leads to its file. Raises OSError."""
+        return os.path.samestat(os.fstat(self.file), os.stat(self.path))
+
     def flush(self):
         """Have what was appended so far on disk; others may append meanwhile. Raises OSError."""
         file = os.dup(self.file) if self.file >= 0 else -1

@@ -17,6 +17,9 @@ from xxhash import xxh3_64_intdigest
 
 from cellium_fast._journal_names import unpack_names as unpack
 
+cdef enum:
+    HASHED_FOR_EACH_BYTE = 8    # looking for a good entry behind a bad one
+
 
 cdef class Entries:
     """The entries of a file, one after the other, up to its end or the first that is not good.
@@ -36,6 +39,9 @@ cdef class Entries:
         Once it stopped: why, in words; None at the end of the file.
     is_blank
         Whether there is no more than a header that never was whole.
+    is_foreign
+        Whether it is whole as far as is known, and for another version of this package, or another
+        kind of machine, to read: no damage.
     later
         Whether a good entry comes after what is not good: it is no torn end then.
     address, id, taught, new_tools, new_errors, used
@@ -53,6 +59,7 @@ cdef class Entries:
     cdef readonly int64_t end
     cdef readonly object problem
     cdef readonly bint is_blank
+    cdef readonly bint is_foreign
     cdef readonly bint later
     cdef object whole               # memoryview of the file
     cdef const unsigned char[::1] bytes
@@ -88,14 +95,19 @@ cdef class Entries:
             self.problem = "it does not begin as a journal does"
             return 0
         if header.byte_order == OTHER_BYTE_ORDER:
-            self.problem = "it was written on a machine of another byte order"
+            self.problem = "it was written on a machine of another byte order: open it there"
+            self.is_foreign = True
         elif header.checksum != checksum_of(
             xxh3_64_intdigest, &header, sizeof(FileHeader) - sizeof(uint64_t)
         ):
             self.problem = "its header was altered"
             return 0
         elif header.version != VERSION:
-            self.problem = f"it has format version {header.version}; this package knows {VERSION}"
+            self.problem = (
+                f"it has format version {header.version}, and this package knows {VERSION}: use "
+                "the package that wrote it, or a later one"
+            )
+            self.is_foreign = True
         else:
             self.first = self.number = header.number
             self.end = sizeof(FileHeader)
@@ -146,13 +158,17 @@ cdef class Entries:
         return None
 
     cdef bint good_after(self, int64_t offset) except -1:
-        # Whether a whole entry with a later number begins anywhere behind.
+        # Whether a whole entry with a later number begins anywhere behind. In a file made to keep
+        # this busy, with a header in every place, it is taken for granted: nothing is cut off then.
         cdef int64_t place
+        cdef int64_t left = HASHED_FOR_EACH_BYTE * self.size
         cdef const EntryHeader* entry
         for place in range(offset + 8, self.size - <int64_t> sizeof(EntryHeader) + 1, 8):
             entry = <const EntryHeader*> &self.bytes[place]
             if memcmp(entry.name, b"ENTR", 4) == 0 and entry.number > <uint64_t> self.number:
-                if self.problem_at(place, 0) is None:
+                if entry.length <= <uint64_t> (self.size - place):
+                    left -= <int64_t> entry.length
+                if left < 0 or self.problem_at(place, 0) is None:
                     return True
         return False
 

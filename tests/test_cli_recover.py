@@ -11,7 +11,7 @@ import pytest
 from cli_runs import ESCAPE, call, start
 from durable_runs import copied, facts, recovered
 
-from cellium_fast import JournalError, Round, ToolCall, _journal_reader
+from cellium_fast import JournalError, Round, ToolCall, _journal, _journal_reader
 from cellium_fast.directory import Directory
 
 ROUND = Round([ToolCall("search", {"q": "x"}, "found")], "text", 7)
@@ -175,6 +175,35 @@ def test_damage_that_is_not_needed_is_named_and_left(directory):
     assert found["journals"][0]["offset"] == offset
     with recovered(directory) as fleet:
         assert len(fleet) == 4
+    code, out = said(directory, "--repair")
+    assert code == 1 and "put aside:\n    journal-000000000004.log.bad-1\n" in out
+    assert checked(directory)[0] == 0
+
+
+def test_a_bad_snapshot_that_is_not_needed_is_put_aside(directory):
+    path = Directory(directory).snapshot(4)
+    path.write_bytes(path.read_bytes()[:-1])
+    before = path.read_bytes()
+    assert checked(directory)[0] == 1
+    code, found = checked(directory, "--repair")
+    assert code == 1 and found["put_aside"] == [f"{path}.bad-1"]
+    assert Path(f"{path}.bad-1").read_bytes() == before
+    code, found = checked(directory)
+    assert code == 0 and found["state"] == STATE
+
+
+@pytest.mark.parametrize("size", [0, 9, 32])
+def test_a_journal_begun_in_vain_is_left_over(directory, size):
+    """As an interrupt leaves one, in the middle of a compaction, if the fleet then goes on."""
+    path = Directory(directory).journal(8)
+    _journal.create(path, 8)
+    path.write_bytes(path.read_bytes()[:size])
+    code, found = checked(directory)
+    assert code == 1 and found["can_open"] and found["state"] == STATE
+    assert "a compaction began it" in found["journals"][-1]["problem"]
+    code, out = said(directory, "--repair")
+    assert code == 1 and out.endswith("Repaired. Nothing had to be put aside.\n")
+    assert not path.exists() and checked(directory)[0] == 0
 
 
 def test_a_bad_snapshot_loses_nothing(directory):
@@ -194,8 +223,8 @@ def test_a_missing_journal_is_named_and_begun_anew(directory):
     code, out = said(directory)
     assert code == 1 and "there is no such file" in out
     assert "State just before the damage: 7 entries" in out
-    code, _ = said(directory, "--repair")
-    assert code == 1
+    code, out = said(directory, "--repair")
+    assert code == 1 and out.endswith("Repaired. Nothing had to be put aside.\n")
     with recovered(directory) as fleet:
         assert len(fleet) == 3
 

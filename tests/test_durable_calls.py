@@ -222,6 +222,39 @@ def test_an_interrupt_within_a_rotation_loses_nothing(tmp_path, monkeypatch, whe
         assert facts(again) == wanted
 
 
+def test_a_torn_end_before_a_journal_begun_in_vain_is_a_torn_end(tmp_path):
+    fleet = recovered(tmp_path)
+    session = fleet.session()
+    session.step(ROUND)
+    _journal.create(Directory(tmp_path).journal(2), 2)      # and then the process was interrupted
+    session.step(ROUND)
+    wanted = facts(fleet)
+    session.step(ROUND)
+    fleet.shut()
+    journal = Directory(tmp_path).journal(0)
+    journal.write_bytes(journal.read_bytes()[:-1])
+    with recovered(tmp_path) as again:
+        assert facts(again) == wanted and again.recovered.bytes_cut
+    assert Directory(tmp_path).journals() == [0]
+
+
+def test_what_is_in_use_no_more_is_a_clear_error(tmp_path):
+    for number, harm in enumerate((
+        lambda path: path.rename(path.with_name("elsewhere")),
+        lambda path: (path / "lock").unlink(),
+        lambda path: Directory(path).journal(0).unlink(),
+    )):
+        directory = tmp_path / str(number)
+        fleet = recovered(directory)
+        fleet.open(1)
+        harm(directory)
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(JournalError, match="removed, renamed or replaced"):
+            fleet.compact()
+        assert sorted(tmp_path.rglob("*")) == before
+        fleet.shut()
+
+
 # --- out= ----------------------------------------------------------------------------------------
 def test_a_call_that_the_journal_refuses_leaves_out_as_it_was(tmp_path):
     fleet = Fleet.open_durable(tmp_path, fsync="never", policies={"a": "default", "b": "cellium"})

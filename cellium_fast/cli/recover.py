@@ -100,7 +100,7 @@ def _repaired(inspection: Inspection) -> list[Path]:
             "on with; nothing was changed", NOTHING_READ,
         )
     try:
-        return inspection.recovery.repair()
+        return inspection.repair()
     except OSError as error:
         path = error.filename or inspection.recovery.directory.path
         refuse(f"{path}: {error.strerror or error}", NOTHING_READ)
@@ -176,7 +176,7 @@ def _print(out: Console, inspection: Inspection, repair: bool, aside: list[Path]
         f"snapshot. Sessions: {state['sessions_open']:,} open, with "
         f"{state['rounds_of_open_sessions']:,} rounds; {state['sessions_closed']:,} closed."
     )
-    out.print(_verdict(inspection, repair))
+    out.print(_verdict(inspection, repair, aside))
     for path in aside:
         out.print(f"    {printable(path.name)}")
 
@@ -190,11 +190,11 @@ def _found(file: FileFound) -> str:
     return printable(f"{kind} from byte {file.offset:,} on: {file.problem}")
 
 
-def _verdict(inspection: Inspection, repair: bool) -> str:
+def _verdict(inspection: Inspection, repair: bool, aside: list[Path]) -> str:
     if inspection.is_whole:
         return "All is whole."
     if repair:
-        return "Repaired. What was put aside:"
+        return f"Repaired. {'What was put aside:' if aside else 'Nothing had to be put aside.'}"
     if inspection.can_open:
         return "Nothing of the state is lost. Opening the fleet, or --repair, puts this in order."
     return (
