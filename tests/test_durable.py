@@ -519,6 +519,20 @@ def test_a_journal_begun_in_vain_is_in_nobodys_way(tmp_path, monkeypatch, again)
         assert facts(later) == wanted
 
 
+@pytest.mark.parametrize("opens", [0, 1])
+def test_a_torn_end_beside_a_journal_begun_in_vain(tmp_path, opens):
+    fleet, _ = filled(tmp_path)
+    _journal.create(Directory(tmp_path).journal(fleet._journal.number), fleet._journal.number)
+    if opens:
+        fleet.open(opens)
+    wanted, journal = facts(fleet), fleet._journal.path
+    fleet.shut()
+    journal.write_bytes(journal.read_bytes() + b"half")
+    for bytes_cut in (4, 0):
+        with recovered(tmp_path) as again:
+            assert facts(again) == wanted and again.recovered.bytes_cut == bytes_cut
+
+
 def test_others_step_while_a_snapshot_is_written(tmp_path, monkeypatch):
     with recovered(tmp_path) as fleet:
         session = fleet.session()
