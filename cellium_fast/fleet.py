@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,9 @@ from cellium_fast.persistence import Persistence
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.rounds import Round, RoundBatch
 from cellium_fast.session import Session
-from cellium_fast.state import FleetState
+
+if TYPE_CHECKING:
+    from cellium_fast.state import FleetState
 
 
 class Fleet(Persistence):

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 
 import numpy as np
 
-from cellium_fast import _records, _step, arguments, snapshot
+from cellium_fast import _records, _step, arguments
 from cellium_fast.changes import Changes
 from cellium_fast.errors import LearnedStateError, shown
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.pool_history import PoolHistory
 from cellium_fast.session import Session
-from cellium_fast.state import FleetState
 
 if TYPE_CHECKING:
     from cellium_fast.durable import DurableFleet
     from cellium_fast.fleet import Fleet
     from cellium_fast.learned import LearnedPosterior
+    from cellium_fast.state import FleetState
 
 
 class Persistence(Changes):
@@ -54,6 +54,8 @@ class Persistence(Changes):
         >>> resumed
         <Fleet of 1 sessions, policies default, pools default>
         """
+        from cellium_fast import snapshot
+
         snapshot.write(path, self._lock.run(self._state))
 
     @classmethod
@@ -79,6 +81,8 @@ class Persistence(Changes):
         InputError
             `threads` does not make sense.
         """
+        from cellium_fast import snapshot
+
         fleet = cls._from_state(snapshot.read(path), threads=threads)
         fleet._begin_sources()      # another process may load the same file
         return fleet
@@ -240,6 +244,8 @@ class Persistence(Changes):
         """A fleet in this state."""
 
     def _state(self) -> FleetState:
+        from cellium_fast.state import FleetState
+
         sessions, free, posteriors = self._memory.state()
         return FleetState(
             seed=self._memory.seed,

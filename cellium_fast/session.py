@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from cellium_fast import _step
 from cellium_fast.decision import Decision, Setting
-from cellium_fast.state import HandleState
 
 if TYPE_CHECKING:
     from cellium_fast.fleet import Fleet
+    from cellium_fast.state import HandleState
 
 
 class Session(_step.Handle):
@@ -91,6 +91,8 @@ class Session(_step.Handle):
         return self._decision.prompt
 
     def _state(self) -> HandleState:
+        from cellium_fast.state import HandleState
+
         setting, decided = self._setting, self._decision.setting
         return HandleState(
             self._id, self._name, tuple(setting.tools), setting.used_tools,
