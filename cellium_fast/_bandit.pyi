@@ -1,9 +1,11 @@
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast._records import Batch
+from cellium_fast._spans import Stage
 
-def tie_break(columns: Batch, start: int, stop: int) -> None: ...
+tie_break: Final[Stage]
 def thompson(
     alpha: NDArray[np.float64],
     beta: NDArray[np.float64],

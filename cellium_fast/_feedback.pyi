@@ -1,5 +1,8 @@
-from cellium_fast._records import Batch
+from typing import Final
 
-def evaluate(columns: Batch, start: int, stop: int) -> None: ...
-def execute(columns: Batch, start: int, stop: int) -> None: ...
+from cellium_fast._records import Batch
+from cellium_fast._spans import Stage
+
+evaluate: Final[Stage]
+execute: Final[Stage]
 def user_message(columns: Batch, count: int) -> None: ...

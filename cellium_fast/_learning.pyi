@@ -1,9 +1,12 @@
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast._records import Batch
+from cellium_fast._spans import Stage
 
-def learn(columns: Batch, start: int, stop: int) -> None: ...
+learn: Final[Stage]
 def apply_increments(batches: list[Batch], pools: int) -> None: ...
 def nstep_returns(
     rewards: NDArray[np.float64],

@@ -1,9 +1,11 @@
 from typing import Final
 
 from cellium_fast._records import Batch
+from cellium_fast._spans import Stage
 
 RULES: Final[tuple[str, ...]]
 FORCING: Final[int]
 LOOP_RULES: Final[int]
 
-def evaluate(columns: Batch, start: int, stop: int, variant: int = -1) -> None: ...
+evaluate: Final[Stage]
+def evaluate_with(variant: int, columns: Batch, start: int, stop: int) -> None: ...

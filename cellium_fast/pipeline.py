@@ -1,7 +1,7 @@
 """The five stages of a batch step, over chunks of sessions and, if asked for, threads.
 
 An agent executes between two steps. So a step begins with what the last decision led to (feedback,
-learning) and ends with the next decision (features, rules, tie-break).
+features, learning) and ends with the next decision (rules, tie-break).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cellium_fast import _bandit, _features, _feedback, _learning, _records, _ru
 # What each chunk goes through: `stage(batch, start, stop)` works on the sessions [start, stop).
 STAGES = (
     _feedback.evaluate,     # opens the round, rewards it as what the last decision led to
-    _learning.learn,        # the n-step return of the decision that is due
     _features.extract,      # stage 1: what the window of calls and the scores say
+    _learning.learn,        # the n-step return of the decision that is due
     _rules.evaluate,        # stage 2: the actions that the rules leave to choose from
     _bandit.tie_break,      # stage 3: one of them
     _feedback.execute,      # what the decision leaves in the record

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-from cellium_fast._records cimport Batch as BatchObject
+from cellium_fast._spans cimport stage
 from records cimport (
     ARMS, PURPOSE_ARM, Batch, Policy, Session, features_of, lowest_bit, several,
 )
@@ -99,9 +99,7 @@ cdef inline void add_tie(
     ties.count += 1
 
 
-def tie_break(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
-    """Stage 3 for the sessions [start, stop) of a batch."""
-    cdef const Batch* batch = &columns.batch
+cdef int tie_break_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
     cdef const Session* session
     cdef uint8_t candidates
     cdef Ties ties
@@ -110,26 +108,29 @@ def tie_break(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
     cdef Py_ssize_t i
     ties.count = 0
     ties.draw_count = 0
-    with nogil:
-        for i in range(start, stop):
-            candidates = batch.candidates[i]
-            if batch.tiebreak:
-                batch.tiebreak[i] = several(candidates)
-            if not several(candidates) and not batch.draws and not batch.bias:
-                batch.action[i] = <uint8_t> lowest_bit(candidates)
-                continue
-            session = &batch.sessions[batch.slots[i]]
-            if several(candidates) and bandit.draws_for(&batch.policies[session.policy]):
-                add_tie(batch, session, i, &ties)
-                if ties.count == MOST:
-                    break_ties(batch, &ties)
-                continue
-            batch.action[i] = <uint8_t> bandit.choose_without_draws(
-                session, &batch.policies[session.policy], batch.pools, features_of(batch, i),
-                candidates, draws, bias,
-            )
-            write_comparison(batch, i, draws, bias)
-        break_ties(batch, &ties)
+    for i in range(start, stop):
+        candidates = batch.candidates[i]
+        if batch.tiebreak:
+            batch.tiebreak[i] = several(candidates)
+        if not several(candidates) and not batch.draws and not batch.bias:
+            batch.action[i] = <uint8_t> lowest_bit(candidates)
+            continue
+        session = &batch.sessions[batch.slots[i]]
+        if several(candidates) and bandit.draws_for(&batch.policies[session.policy]):
+            add_tie(batch, session, i, &ties)
+            if ties.count == MOST:
+                break_ties(batch, &ties)
+            continue
+        batch.action[i] = <uint8_t> bandit.choose_without_draws(
+            session, &batch.policies[session.policy], batch.pools, features_of(batch, i),
+            candidates, draws, bias,
+        )
+        write_comparison(batch, i, draws, bias)
+    break_ties(batch, &ties)
+    return 0
+
+
+tie_break = stage(tie_break_rows, "bandit.tie_break")
 
 
 def thompson(

@@ -3,19 +3,22 @@
 
 from libc.stdint cimport int64_t
 from cellium_fast._records cimport Batch as BatchObject
+from cellium_fast._spans cimport stage
 from records cimport ARMS, Batch, Increment, Session
 cimport learning
 
 
-def learn(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
-    """Stage 5 for the sessions [start, stop) of a batch: rewards in, credits out."""
-    cdef const Batch* batch = &columns.batch
+cdef int learn_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+    # Rewards in, credits out.
     cdef Session* session
     cdef Py_ssize_t i
-    with nogil:
-        for i in range(start, stop):
-            session = &batch.sessions[batch.slots[i]]
-            learning.learn(session, &batch.policies[session.policy], batch.increments)
+    for i in range(start, stop):
+        session = &batch.sessions[batch.slots[i]]
+        learning.learn(session, &batch.policies[session.policy], batch.increments)
+    return 0
+
+
+learn = stage(learn_rows, "learning.learn")
 
 
 def apply_increments(list batches not None, Py_ssize_t pools):

@@ -2,8 +2,10 @@
 """Loops over the formulas of rules.h."""
 
 from cellium_fast._records cimport Batch as BatchObject
+from cellium_fast._spans cimport stage
+from records cimport Batch
 cimport rules
-from variants cimport variant_for
+from variants cimport fastest_variant, require_variant
 
 # In the order of their bits.
 RULES = (
@@ -19,8 +21,16 @@ FORCING = rules.FORCING_RULES       # mask
 LOOP_RULES = rules.DETECTING_RULES  # mask of those that `loop_detection` switches off
 
 
-def evaluate(BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop, int variant=-1):
-    """Stage 2 for the sessions [start, stop) of a batch; `variant` as in stage 1."""
-    variant = variant_for(variant)
+cdef int evaluate_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+    rules.evaluate_with(fastest_variant(), batch, start, stop)
+    return 0
+
+
+evaluate = stage(evaluate_rows, "rules.evaluate")
+
+
+def evaluate_with(int variant, BatchObject columns not None, Py_ssize_t start, Py_ssize_t stop):
+    """`evaluate` by one variant of stages 1 and 2, where it takes the fastest."""
+    require_variant(variant)
     with nogil:
         rules.evaluate_with(variant, &columns.batch, start, stop)

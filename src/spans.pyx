@@ -14,6 +14,10 @@ from threading import Lock
 from time import sleep
 from weakref import ref
 
+from libc.string cimport memset
+from cellium_fast._records cimport Batch as BatchObject
+from records cimport Batch
+
 from cellium_fast.errors import ReentryError
 
 cdef extern from "pythread.h":
@@ -192,41 +196,117 @@ cdef int follow_forks(Turn turn) except -1:
     return 0
 
 
+cdef class Stage:
+    """A part of what each session of a batch goes through: a C function on a range of them.
+
+    Called as ``stage(batch, start, stop)`` it returns 0, or a code for what failed.
+    """
+
+    def __init__(self):
+        raise TypeError("a Stage is made of a C function, by `stage` of _spans.pxd")
+
+    def __call__(self, BatchObject batch not None, Py_ssize_t start, Py_ssize_t stop):
+        cdef int failure
+        with nogil:
+            failure = self.function(&batch.batch, start, stop)
+        return failure
+
+    def __repr__(self):
+        return f"<Stage {self.name}>"
+
+
+cdef Stage stage(StageFunction function, str name):
+    cdef Stage made = Stage.__new__(Stage)
+    made.function = function
+    made.name = name
+    return made
+
+
+cdef Stages functions_of(tuple stages):
+    cdef Stages found
+    memset(&found, 0, sizeof(Stages))
+    if len(stages) > MOST_STAGES or not all([isinstance(one, Stage) for one in stages]):
+        return found
+    for one in stages:
+        found.functions[found.count] = (<Stage> one).function
+        found.count += 1
+    return found
+
+
+cdef int run_stages(
+    const Stages* stages, const Batch* batch, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t chunk,
+) noexcept nogil:
+    cdef Py_ssize_t first = start, last, k
+    cdef int failure = 0, code
+    while first < stop:
+        last = min(first + chunk, stop)
+        for k in range(stages.count):
+            code = stages.functions[k](batch, first, last)
+            if failure == 0:
+                failure = code
+        first = last
+    return failure
+
+
 cdef class Span:
     """The sessions [start, stop) of a batch on their way through the stages.
 
-    They go in chunks, whose state stays in cache from the first stage to the last. A stage is
-    called as ``stage(batch, first, last)``. If one fails, the others are called all the same, so
-    that no session is left between two stages; what the first one to fail raised is raised then.
+    They go in chunks, whose state stays in cache from the first stage to the last. If all stages
+    are `Stage`s, that happens in C, without the GIL; any other callable is called as
+    ``stage(batch, first, last)``. If one fails, the others are called all the same, so that no
+    session is left between two stages; what the first one to fail raised is raised then.
+
+    Attributes
+    ----------
+    failure
+        After a call: the first code that a `Stage` returned and that is not 0, or 0.
     """
 
     cdef tuple stages
-    cdef readonly object batch
+    cdef Stages functions
+    cdef readonly BatchObject batch
+    cdef readonly int failure
     cdef Py_ssize_t start
     cdef Py_ssize_t stop
     cdef Py_ssize_t chunk
 
     def __cinit__(
-        self, tuple stages not None, batch, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t chunk
+        self, tuple stages not None, BatchObject batch not None, Py_ssize_t start, Py_ssize_t stop,
+        Py_ssize_t chunk
     ):
         self.stages = stages
+        self.functions = functions_of(stages)
         self.batch = batch
         self.start = start
         self.stop = stop
         self.chunk = chunk
 
     def __call__(self):
+        if not self.functions.count:
+            self.call_each()
+            return
+        with nogil:
+            self.failure = run_stages(
+                &self.functions, &self.batch.batch, self.start, self.stop, self.chunk
+            )
+
+    cdef int call_each(self) except -1:
         cdef Py_ssize_t first, last
         problem = None
+        self.failure = 0
         for first in range(self.start, self.stop, self.chunk):
             last = min(first + self.chunk, self.stop)
             for stage in self.stages:
                 try:
-                    stage(self.batch, first, last)
+                    code = stage(self.batch, first, last)
                 except BaseException as error:
                     problem = error if problem is None else problem
+                else:
+                    if isinstance(stage, Stage) and self.failure == 0:
+                        self.failure = code
         if problem is not None:
             raise problem
+        return 0
 
 
 # Code of Python's own, in which alone it raises what was set from another thread.

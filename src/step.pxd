@@ -122,8 +122,8 @@ cdef inline void step(
     cdef Session* session = &batch.sessions[slot]
     cdef const Policy* policy = &batch.policies[session.policy]
     out.reward = <float>feedback.evaluate(session, policy, round)
-    learning.learn(session, policy, increments)
     features.extract(session, policy, round, &out.features)
+    learning.learn(session, policy, increments)
     out.candidates = rules.evaluate(&out.features, policy, &out.rules)
     out.tiebreak = several(out.candidates)
     out.action = <uint8_t>bandit.choose(

@@ -8,10 +8,7 @@ cdef extern from "variants.h" nogil:
     int fastest_variant()
 
 
-cdef inline int variant_for(int wanted) except -1:
-    # The fastest variant, for -1, or the one wanted.
-    if wanted == -1:
-        return fastest_variant()
-    if not 0 <= wanted < VARIANTS or not has_variant(wanted):
-        raise ValueError(f"this processor cannot run variant {wanted}")
-    return wanted
+cdef inline int require_variant(int variant) except -1:
+    if not 0 <= variant < VARIANTS or not has_variant(variant):
+        raise ValueError(f"this processor cannot run variant {variant}")
+    return 0

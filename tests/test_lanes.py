@@ -1,10 +1,12 @@
 """Stages 1 and 2 over groups of sessions: every variant has the bits of one session alone."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from conftest import TOOL_HASHES, Seeded, fresh_rng, random_policy, same_bits
 
-from cellium_fast import Fleet, Policy, RoundBatch, _features, _records, _rules
+from cellium_fast import Fleet, Policy, RoundBatch, _features, _records, _rules, pipeline
 
 VARIANTS = _features.variants()
 LANES = _features.LANES
@@ -116,9 +118,13 @@ def assert_same(expected, found):
 
 
 def by_variant(monkeypatch, variant):
-    extract, evaluate = _features.extract, _rules.evaluate
-    monkeypatch.setattr(_features, "extract", lambda *given: extract(*given, variant))
-    monkeypatch.setattr(_rules, "evaluate", lambda *given: evaluate(*given, variant))
+    one = {
+        _features.extract: partial(_features.extract_with, variant),
+        _rules.evaluate: partial(_rules.evaluate_with, variant),
+    }
+    assert one.keys() <= set(pipeline.STAGES)
+    stages = tuple(one.get(stage, stage) for stage in pipeline.STAGES)
+    monkeypatch.setattr(pipeline, "STAGES", stages)
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.03, 0.6])
@@ -179,6 +185,6 @@ def test_plain_code_is_always_there():
 @pytest.mark.parametrize("variant", [3, 99])
 def test_a_variant_that_is_not_there_is_refused(variant):
     assert variant not in VARIANTS
-    for stage in (_features.extract, _rules.evaluate):
+    for stage_with in (_features.extract_with, _rules.evaluate_with):
         with pytest.raises(ValueError, match=f"cannot run variant {variant}"):
-            stage(_records.Batch(), 0, 0, variant)
+            stage_with(variant, _records.Batch(), 0, 0)

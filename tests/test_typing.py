@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import cellium_fast
-from cellium_fast import Fleet, Round, ToolCall, _records, _step
+from cellium_fast import Fleet, Round, ToolCall, _records, _spans, _step
 
 PACKAGE = Path(cellium_fast.__file__).parent
 CASES = Path(__file__).with_name("typing_cases.py")
@@ -136,7 +136,10 @@ def test_a_stub_has_the_members_of_its_classes(name: str) -> None:
 
 
 def test_constants_have_the_types_of_their_stubs() -> None:
-    kinds = {"int": int, "tuple[str, ...]": tuple, "np.dtype[np.void]": np.dtype}
+    kinds = {
+        "int": int, "tuple[str, ...]": tuple, "np.dtype[np.void]": np.dtype,
+        "Stage": _spans.Stage,
+    }
     for name, tree in STUBS.items():
         module = importlib.import_module(f"cellium_fast.{name}")
         for item, node in declared(tree.body).items():
