@@ -34,11 +34,13 @@ from cellium_fast.errors import (
     SessionError,
     SnapshotError,
     UnknownNameError,
+    UserCodeError,
 )
 from cellium_fast.fleet import Fleet
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.rounds import Round, RoundBatch, ToolCall
 from cellium_fast.session import Session
+from cellium_fast.user_code import bias, reward, rule
 
 if TYPE_CHECKING:
     from cellium_fast import kernels
@@ -87,9 +89,13 @@ __all__ = [
     "StopCause",
     "ToolCall",
     "UnknownNameError",
+    "UserCodeError",
     "__version__",
+    "bias",
     "context_tokens",
     "kernels",
+    "reward",
+    "rule",
 ]
 
 

@@ -103,7 +103,7 @@ class FleetJournal(_journal.Journal):
 
     def entry_of_set_policy(self, name: str, policy: Policy) -> Entry:
         """A policy was replaced."""
-        facts = {"name": name, "policy": policy.model_dump(mode="json")}
+        facts = {"name": name, "policy": policy.as_json()}
         return packed(Kind.SET_POLICY, facts, {})
 
     def entry_of_use_policy(self, ids: NDArray[np.int64], row: int) -> Entry:

@@ -85,6 +85,26 @@ class PolicyError(InputError):
         self.problems = tuple(problems)
 
 
+class UserCodeError(CelliumError):
+    """A function of a user's does not compile, has raised, or returned what it may not.
+
+    Nothing was changed.
+
+    Attributes
+    ----------
+    function
+        Its name in the policy.
+    filename, line
+        Where: the line that raised or does not compile, or else the one where it is defined.
+    """
+
+    def __init__(self, function: str, filename: str, line: int, problem: str) -> None:
+        super().__init__(f"{filename}:{line}: {function}: {problem}")
+        self.function = function
+        self.filename = filename
+        self.line = line
+
+
 class SessionError(InputError):
     """A session id is unknown, closed, or stands twice in one batch."""
 

@@ -117,6 +117,10 @@ class Parameters(BaseModel):
         """The same as with no arguments, without a check: defaults make sense."""
         return cls.model_construct()
 
+    def as_json(self) -> dict[str, Any]:
+        """All parameters as JSON values."""
+        return self.model_dump(mode="json")
+
     @classmethod
     def model_rebuild(cls, **options: Any) -> bool | None:
         """As pydantic does it, which it does on its own; before its 2.14 threads need a lock."""

@@ -29,6 +29,7 @@ from cellium_fast.parameters import (
     merged,
 )
 from cellium_fast.rules import LastResort, ProposingRule, Rule, Rules
+from cellium_fast.user_code import BIASES_OF_USERS, REWARD_OF_USERS, RULES_OF_USERS, user_functions
 
 
 class Bias(Parameters):
@@ -144,6 +145,19 @@ class Policy(Parameters):
     )
     learn_from: Literal["tiebreak", "all"] = "tiebreak"
     posterior: Posterior = Posterior.defaults()
+    user_rules: RULES_OF_USERS = Field(
+        default=(), description="Functions made with `rule`, or their import paths."
+    )
+    user_reward: REWARD_OF_USERS | None = Field(
+        default=None, description="A function made with `reward`, in place of `feedback`."
+    )
+    user_bias: BIASES_OF_USERS = Field(
+        default=(), description="Functions made with `bias`, in place of an action's `bias`."
+    )
+    propensities: StrictBool = Field(
+        default=False,
+        description="Decisions tell the probability with which their action was to be chosen.",
+    )
 
     if TYPE_CHECKING:
         # A section may be given as a mapping, which merges; the fields cannot say so.
@@ -211,6 +225,18 @@ class Policy(Parameters):
         (('ps', 'poll'),)
         """
         return self.model_copy(update=overrides)
+
+    def as_json(self) -> dict[str, Any]:
+        """All parameters as JSON values; functions as their import paths.
+
+        Raises
+        ------
+        PolicyError
+            No import path leads to a function; the message names it.
+        """
+        for function in user_functions(self):
+            function.import_path        # noqa: B018   raises; pydantic would wrap the exception
+        return super().as_json()
 
     def record(self) -> np.ndarray:
         """The packed record that kernels read: one row of dtype ``_records.POLICY``."""

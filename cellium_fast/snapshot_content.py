@@ -66,7 +66,7 @@ def content_of(state: FleetState) -> Content:
             "tools": as_json(list(state.tools.items())),
             "errors": as_json(list(state.errors.items())),
             "handles": as_json(handles),
-            "former_policies": as_json([policy.model_dump() for policy in former]),
+            "former_policies": as_json([policy.as_json() for policy in former]),
             "histories": as_json(histories),
         },
     )
@@ -79,7 +79,7 @@ def content_of(state: FleetState) -> Content:
 
 def _dumped(table: Mapping[str, Policy | Posterior]) -> dict[str, dict[str, Any]]:
     """All parameters by name: what a later version has as defaults does not matter."""
-    return {name: parameters.model_dump() for name, parameters in table.items()}
+    return {name: parameters.as_json() for name, parameters in table.items()}
 
 
 def _of_handles(handles: list[HandleState]) -> tuple[list[list[Any]], list[Policy]]:

@@ -161,12 +161,15 @@ cdef class DecisionRecord:
     def features(self):
         """Every feature by name; the names and their types come from the record's dtype."""
         cdef bytes packed = (<char*> &self.outcome.features)[:sizeof(Features)]
-        return FeatureRecord._make(_feature_row(packed))
+        return feature_record(packed)
 
 
-def _feature_row(bytes packed):
+def feature_record(bytes packed):
+    """The features in the bytes of a record of the dtype FEATURES_DTYPE, as Python's numbers."""
     row = np.frombuffer(packed, FEATURES_DTYPE)[0].item()
-    return [tuple(part.tolist()) if isinstance(part, np.ndarray) else part for part in row]
+    return FeatureRecord._make(
+        tuple(part.tolist()) if isinstance(part, np.ndarray) else part for part in row
+    )
 
 
 def record_of(size_t batch_address, Py_ssize_t i):
