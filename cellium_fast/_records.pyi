@@ -19,6 +19,7 @@ CALL_ACKNOWLEDGED: Final[int]
 HISTORY: Final[int]
 ROUND_HASHES: Final[int]
 RULES: Final[int]
+MAX_USER_RULES: Final[int]
 NOT_LEARNING: Final[int]
 SESSION_OPEN: Final[int]
 SESSION_DONE: Final[int]
@@ -89,6 +90,8 @@ class Batch:
         draws: NDArray[np.float64] | None = None,
         bias: NDArray[np.float64] | None = None,
         advice_age: NDArray[np.uint8] | None = None,
+        user_rules: NDArray[np.uint32] | None = None,
+        propensity: NDArray[np.float64] | None = None,
     ) -> None: ...
     def with_scratch(
         self,

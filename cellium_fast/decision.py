@@ -111,6 +111,20 @@ class Decision(_step.DecisionBase):
         return _numbers(self._record.bias)
 
     @property
+    def propensity(self) -> float | None:
+        """The probability with which this action was chosen, in (0, 1].
+
+        None unless the policy has ``propensities=True``.
+        """
+        propensity = self._record.propensity
+        return None if math.isnan(propensity) else propensity
+
+    @property
+    def user_rules(self) -> int:
+        """Mask of the policy's user rules that fired: bit k is the k-th of them."""
+        return self._record.user_rules
+
+    @property
     def scores(self) -> dict[Action, float]:
         """Draw plus bias of each candidate, if they were compared."""
         bias = self.bias
@@ -203,6 +217,8 @@ COLUMNS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "draws": (np.float64, (len(Action),)),
     "bias": (np.float64, (len(Action),)),
     "advice_age": (np.uint8, ()),
+    "user_rules": (np.uint32, ()),
+    "propensity": (np.float64, ()),
 }
 ALWAYS = ("action", "candidates")
 
@@ -233,6 +249,11 @@ class Decisions:
         (N,) integers, equal for decisions that share policy and names; see `setting`.
     draws, bias
         (N, 5) float64 by action code, NaN for an action that was not compared.
+    user_rules
+        (N,) uint32, masks of the policy's user rules: bit k is the k-th of them.
+    propensity
+        (N,) float64, the probability with which the action was chosen; NaN unless the policy
+        has ``propensities=True``.
 
     ``decisions[i]`` is a `Decision`, if no column is missing; ``len`` and iteration work.
     """
@@ -248,6 +269,8 @@ class Decisions:
     features: NDArray[Any]
     draws: NDArray[np.float64]
     bias: NDArray[np.float64]
+    user_rules: NDArray[np.uint32]
+    propensity: NDArray[np.float64]
     setting_rows: NDArray[np.uint16]
 
     def __init__(

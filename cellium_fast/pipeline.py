@@ -11,13 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _bandit, _features, _feedback, _learning, _records, _rules, _spans
+from cellium_fast import (
+    _bandit,
+    _features,
+    _feedback,
+    _learning,
+    _records,
+    _rules,
+    _spans,
+    _user_code,
+)
 
 # What each chunk goes through: `stage(batch, start, stop)` works on the sessions [start, stop).
 STAGES = (
     _feedback.evaluate,     # opens the round, rewards it as what the last decision led to
     _features.extract,      # stage 1: what the window of calls and the scores say
     _learning.learn,        # the n-step return of the decision that is due
+    _user_code.rules,       # the user's own rules
     _rules.evaluate,        # stage 2: the actions that the rules leave to choose from
     _bandit.tie_break,      # stage 3: one of them
     _feedback.execute,      # what the decision leaves in the record

@@ -21,6 +21,8 @@ from cellium_fast.errors import SnapshotError, shown
 from cellium_fast.snapshot_content import (
     Content,
     Refused,
+    add_fields,
+    add_parameters,
     begin_histories,
     content_of,
     number_in,
@@ -30,7 +32,7 @@ from cellium_fast.snapshot_content import (
 from cellium_fast.state import FleetState, impossible
 
 FORMAT = "cellium-fast snapshot"
-VERSION = 2
+VERSION = 3
 CHECKSUM = b'"xxh3_128":"'          # what stands before it
 CHECKSUM_LENGTH = 32                # hexadecimal digits
 LENGTH_BYTES = 8                    # a safetensors file begins with the length of its header
@@ -284,9 +286,16 @@ def _from_version_1(content: Content) -> Content:
     return content
 
 
+def _from_version_2(content: Content) -> Content:
+    """No functions of users in a policy, and no decision that says how probable it was."""
+    add_fields(content, "outcomes", user_rules=np.uint32(0), propensity=np.float64("nan"))
+    add_parameters(content, user_rules=[], user_reward=None, user_bias=[], propensities=False)
+    return content
+
+
 # What makes the content of a file of version v one of version v + 1. Each says what the older one
 # lacks and what it is filled with.
-MIGRATIONS: dict[int, Callable[[Content], Content]] = {1: _from_version_1}
+MIGRATIONS: dict[int, Callable[[Content], Content]] = {1: _from_version_1, 2: _from_version_2}
 
 
 def _package_version() -> str:

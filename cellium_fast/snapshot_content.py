@@ -139,6 +139,33 @@ def state_of(content: Content) -> FleetState:
     )
 
 
+def add_fields(content: Content, name: str, **values: np.generic) -> None:
+    """Give each record of a tensor more fields, of the same value in all of them."""
+    layouts = _json(content.metadata, "layouts", dict)
+    raw, theirs = _raw_records(content, name, layouts)
+    table, columns = layouts[name], [raw]
+    for field, value in values.items():
+        if field in (theirs.names or ()):
+            raise Refused("impossible", f"{name}: {field}: there is no such field")
+        table["fields"][field] = [value.dtype.str, table["itemsize"]]
+        table["itemsize"] += value.dtype.itemsize
+        columns.append(np.tile(np.frombuffer(value.tobytes(), np.uint8), (len(raw), 1)))
+    content.metadata["layouts"] = json.dumps(layouts)
+    content.tensors[name] = np.ascontiguousarray(np.hstack(columns))
+
+
+def add_parameters(content: Content, **values: Any) -> None:
+    """Give each policy more parameters, of the same values in all of them."""
+    policies = _json_tensor(content, "policies", dict)
+    former = _json_tensor(content, "former_policies", list)
+    for given in (*policies.values(), *former):
+        if isinstance(given, dict):
+            for name, value in values.items():
+                given.setdefault(name, value)
+    content.tensors["policies"] = as_json(policies)
+    content.tensors["former_policies"] = as_json(former)
+
+
 def begin_histories(content: Content) -> None:
     """Have the pools begin with what they have learned, as histories are not told."""
     posteriors = _records_of(content, "posteriors", _json(content.metadata, "layouts", dict))
@@ -304,13 +331,8 @@ def _table_of(dtype: np.dtype[Any]) -> dict[str, Any]:
 def _records_of(content: Content, name: str, layouts: dict[str, Any]) -> NDArray[Any]:
     """Records of the package's own layout, each field by its name."""
     dtype = LAYOUTS[name]
-    raw = _tensor_of(content, name, "u1", 2)
-    table = layouts.get(name)
-    theirs, ours = _flat(name, table), _flat(name, _table_of(dtype))
-    if raw.shape[1] != theirs.itemsize:
-        raise Refused(
-            "impossible", f"{name}: wanted {theirs.itemsize} bytes each, got {raw.shape[1]}"
-        )
+    raw, theirs = _raw_records(content, name, layouts)
+    ours = _flat(name, _table_of(dtype))
     if theirs == ours:
         return raw.reshape(-1).view(dtype)
     for what, one, other in (("there is no such field", theirs, ours),
@@ -327,6 +349,19 @@ def _records_of(content: Content, name: str, layouts: dict[str, Any]) -> NDArray
     for field in ours.names or ():
         records[field] = found[field]
     return records.view(dtype)
+
+
+def _raw_records(
+    content: Content, name: str, layouts: dict[str, Any]
+) -> tuple[NDArray[Any], np.dtype[Any]]:
+    """A row of bytes for each record, and the layout that the content says they have."""
+    raw = _tensor_of(content, name, "u1", 2)
+    theirs = _flat(name, layouts.get(name))
+    if raw.shape[1] != theirs.itemsize:
+        raise Refused(
+            "impossible", f"{name}: wanted {theirs.itemsize} bytes each, got {raw.shape[1]}"
+        )
+    return raw, theirs
 
 
 def _flat(name: str, table: Any) -> np.dtype[Any]:

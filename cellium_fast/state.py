@@ -142,13 +142,14 @@ SESSION_BOUNDS: Bounds = {
     "updates_since_decay": (0, 2**16 - 2),
     "history": (0, 1),
     "reward": (0, 2**31),
-    "advice": (0, ARMS * (_records.RULES + 1)),
+    "advice": (0, ARMS * (_records.RULES + _records.MAX_USER_RULES + 1)),
 }
 POOL_BOUNDS: Bounds = {"closed": (0, 2**63 - 1)}
 OUTCOME_BOUNDS: Bounds = {
     "action": (0, ARMS - 1),
     "candidates": (1, 2**ARMS - 1),
     "rules": (0, 2**_records.RULES - 1),
+    "user_rules": (0, 2**_records.MAX_USER_RULES - 1),
     "tiebreak": (0, 1),
 }
 FEATURE_BOUNDS: Bounds = {
@@ -354,10 +355,12 @@ def _of_outcomes(state: FleetState) -> Iterator[str]:
     yield from _out_of_bounds("decision", outcomes["features"], FEATURE_BOUNDS, nowhere)
     chosen = outcomes["candidates"] >> outcomes["action"] & 1
     yield from _first("decision", chosen == 1, outcomes["action"], "one of its candidates; action")
-    for name, most in (("reward", 1.0), ("draws", 1.0), ("bias", MAX_BIAS)):
+    for name, least, most in (
+        ("reward", 0, 1), ("draws", 0, 1), ("bias", -1, MAX_BIAS), ("propensity", 0, 1)
+    ):
         values = outcomes[name]
-        good = np.isnan(values) | ((values >= 0) & (values <= most))
-        yield from _first("decision", good, values, f"0 to {most:g}, or NaN; {name}")
+        good = np.isnan(values) | ((values >= least) & (values <= most))
+        yield from _first("decision", good, values, f"{least} to {most:g}, or NaN; {name}")
 
 
 def _out_of_bounds(

@@ -1,6 +1,7 @@
 # cython: language_level=3
 """Loops over the formulas of bandit.pxd. The draws of many ties are made at once."""
 
+from libc.math cimport NAN
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from cellium_fast._spans cimport stage
@@ -110,6 +111,8 @@ cdef int tie_break_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) n
     ties.draw_count = 0
     for i in range(start, stop):
         candidates = batch.candidates[i]
+        if batch.propensity:
+            batch.propensity[i] = NAN
         if batch.tiebreak:
             batch.tiebreak[i] = several(candidates)
         if not several(candidates) and not batch.draws and not batch.bias:

@@ -26,6 +26,7 @@ cdef enum:
     ARMS "ARMS" = 5        # actions
     MAX_STEPS = 4   # longest n-step return
     RULES "RULES" = 30
+    MAX_USER_RULES "MAX_USER_RULES" = 16
     MAX_FREQUENT_TOOLS = 16
     MAX_LIMITED_TOOLS = 16
     NO_LIMIT "NO_LIMIT" = 255   # of a tool that may be repeated any number of times
@@ -134,6 +135,8 @@ ctypedef struct Policy "Policy":
     uint32_t rules_alone                # bit = rule: its actions replace every other proposal
     uint32_t rules_after_redirect       # bit = rule: fires only while redirects are not heeded
     uint32_t action_rules[ARMS]         # the rules that have an action: bit = rule
+    uint32_t user_action_rules[ARMS]    # the same of the user's rules: bit = place in their list
+    uint32_t user_forcing               # bit = user's rule: its action is forced
     double output_loop_repeats
     uint8_t output_loop_idle_only       # not in a round that brought news
     double context_exhausted_saturation
@@ -200,6 +203,7 @@ ctypedef struct Policy "Policy":
     double bias_continue_unstuck
     double cold_start_factor
     uint32_t cold_start_updates
+    uint8_t propensities                # a decision says how probable its action was
     # feedback
     double round_cost
     double saturation_cost
@@ -370,6 +374,8 @@ ctypedef struct Batch "Batch":
     uint8_t* candidates         # masks
     uint32_t* rules             # masks; row i is at i & rules_mask
     size_t rules_mask
+    uint32_t* user_rules        # masks; row i is at i & user_rules_mask; NULL = nobody reads them
+    size_t user_rules_mask
     uint8_t* tiebreak
     float* reward
     Features* features          # row i is at i & features_mask: all of N, or only a chunk's
@@ -379,6 +385,7 @@ ctypedef struct Batch "Batch":
     uint8_t* advice_age
     double* draws               # (N, ARMS), NaN where nothing was drawn
     double* bias                # (N, ARMS), NaN for what was no candidate
+    double* propensity          # NaN where a policy does not tell it
     Increment* increments       # (pools, ARMS): what this call, or a span of it, learns
 
 
@@ -395,6 +402,10 @@ cdef inline bint bad_flags(uint8_t flags) noexcept nogil:
 
 cdef inline uint32_t* rules_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
     return &batch.rules[<size_t>i & batch.rules_mask]
+
+
+cdef inline uint32_t* user_rules_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
+    return &batch.user_rules[<size_t>i & batch.user_rules_mask]
 
 
 cdef inline Features* features_of(const Batch* batch, Py_ssize_t i) noexcept nogil:

@@ -28,6 +28,7 @@ CALL_ACKNOWLEDGED = records.CALL_ACKNOWLEDGED
 HISTORY = records.HISTORY
 ROUND_HASHES = records.ROUND_HASHES
 RULES = records.RULES
+MAX_USER_RULES = records.MAX_USER_RULES
 NOT_LEARNING = records.NOT_LEARNING
 SESSION_OPEN = records.SESSION_OPEN
 SESSION_DONE = records.SESSION_DONE
@@ -154,12 +155,14 @@ cdef class Batch:
 
     def set_output(
         self, *, action, candidates, rules=None, tiebreak=None, reward=None, features=None,
-        draws=None, bias=None, advice_age=None,
+        draws=None, bias=None, advice_age=None, user_rules=None, propensity=None,
     ):
         self.batch.action = <uint8_t*> self.where(action)
         self.batch.candidates = <uint8_t*> self.where(candidates)
         self.batch.rules = <uint32_t*> self.where(rules)
         self.batch.rules_mask = <size_t> -1
+        self.batch.user_rules = <uint32_t*> self.where(user_rules)
+        self.batch.user_rules_mask = <size_t> -1
         self.batch.advice_age = <uint8_t*> self.where(advice_age)
         self.batch.tiebreak = <uint8_t*> self.where(tiebreak)
         self.batch.reward = <float*> self.where(reward)
@@ -169,6 +172,7 @@ cdef class Batch:
         self.batch.features_wanted = features is not None
         self.batch.draws = <double*> self.where(draws)
         self.batch.bias = <double*> self.where(bias)
+        self.batch.propensity = <double*> self.where(propensity)
 
     def set_increments(self, increments):
         """Learn into these increments, (pools, 5), which are of nothing before a call."""

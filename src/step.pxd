@@ -82,7 +82,9 @@ ctypedef struct Outcome:
     Features features
     double draws[ARMS]
     double bias[ARMS]
+    double propensity
     uint32_t rules
+    uint32_t user_rules
     float reward
     uint8_t action
     uint8_t candidates
@@ -98,6 +100,7 @@ cdef inline void describe_opening(const Session* session, Outcome* out) noexcept
     out.action = CONTINUE
     out.candidates = 1 << CONTINUE
     out.reward = NAN
+    out.propensity = NAN
     for k in range(ARMS):
         out.draws[k] = NAN
         out.bias[k] = NAN
@@ -108,7 +111,9 @@ cdef inline void read_outcome(const Batch* batch, Py_ssize_t i, Outcome* out) no
     out.features = batch.features[i]
     memcpy(out.draws, &batch.draws[i * ARMS], ARMS * sizeof(double))
     memcpy(out.bias, &batch.bias[i * ARMS], ARMS * sizeof(double))
+    out.propensity = batch.propensity[i]
     out.rules = batch.rules[i]
+    out.user_rules = batch.user_rules[i]
     out.reward = batch.reward[i]
     out.action = batch.action[i]
     out.candidates = batch.candidates[i]
@@ -124,10 +129,12 @@ cdef inline void step(
     out.reward = <float>feedback.evaluate(session, policy, round)
     features.extract(session, policy, round, &out.features)
     learning.learn(session, policy, increments)
+    out.user_rules = 0
     out.candidates = rules.evaluate(&out.features, policy, &out.rules)
     out.tiebreak = several(out.candidates)
     out.action = <uint8_t>bandit.choose(
         session, &out.features, policy, batch.pools, batch.key, out.candidates,
         out.draws, out.bias,
     )
+    out.propensity = NAN
     out.advice_age = feedback.execute(session, policy, out.action, out.candidates, out.rules)

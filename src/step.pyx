@@ -130,6 +130,14 @@ cdef class DecisionRecord:
         return self.outcome.rules
 
     @property
+    def user_rules(self):
+        return self.outcome.user_rules
+
+    @property
+    def propensity(self):
+        return self.outcome.propensity
+
+    @property
     def tiebreak(self):
         return self.outcome.tiebreak != 0
 

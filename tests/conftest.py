@@ -29,7 +29,7 @@ __all__ = ["TOOLS", "Agent", "call", "random_policy"]
 TOOL_HASHES = [_ingest.hash_tool(name) for name in TOOLS]
 COLUMNS = (
     "action", "candidates", "rules", "tiebreak", "reward", "features", "draws", "bias",
-    "advice_age",
+    "advice_age", "user_rules", "propensity",
 )  # fmt: skip
 
 

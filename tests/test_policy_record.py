@@ -97,7 +97,10 @@ def test_no_field_of_the_record_is_left_out():
     reached = {place for path in DEFAULT for place in places(path)}
     fields = set(record_leaves(np.zeros(1, _records.POLICY)[0]))
     tables = ("frequent_tools", "limited_tools", "tool_limits")
-    assert fields - reached == {f"{table}[{place}]" for table in tables for place in range(1, 16)}
+    of_lists = {f"{table}[{place}]" for table in tables for place in range(1, 16)}
+    # tests/test_user_rules.py has what becomes of these.
+    of_users = {f"user_action_rules[{action}]" for action in range(5)} | {"user_forcing"}
+    assert fields - reached - of_users - {"propensities"} == of_lists
 
 
 @pytest.mark.parametrize(("bit", "rule"), list(enumerate(_rules.RULES)))

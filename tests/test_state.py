@@ -65,7 +65,8 @@ def test_every_field_of_a_record_is_checked_or_may_be_anything():
     assert not ANY_SESSION & {*SESSION_BOUNDS, *OTHERWISE_SESSION}
     assert {*POOL_BOUNDS, "alpha", "beta", "updates", "prior"} == set(_records.POOL.names)
     assert {*FEATURE_BOUNDS, *ANY_FEATURE} == set(_records.FEATURES.names)
-    assert {*OUTCOME_BOUNDS, "features", "draws", "bias", "reward", "advice_age"} == set(
+    otherwise = {"features", "draws", "bias", "propensity", "reward", "advice_age"}
+    assert {*OUTCOME_BOUNDS, *otherwise} == set(
         small_state().outcomes().dtype.names
     )
 
@@ -223,6 +224,8 @@ IMPOSSIBLE = {
     "reward": (outcome("reward", 1.5), "reward"),
     "draws": (outcome("draws", -0.5), "draws"),
     "bias": (outcome("bias", math.inf), "bias"),
+    "user_rules": (outcome("user_rules", 1 << 16), "0 to 65535; user_rules"),
+    "propensity": (outcome("propensity", 1.25), "0 to 1, or NaN; propensity"),
     "flag": (outcome("plateau", 2, "features"), "0 to 1; plateau"),
     "feature NaN": (outcome("error_rate", math.nan, "features"), "0 to 1; error_rate"),
 }  # fmt: skip

@@ -1,0 +1,5 @@
+from typing import Final
+
+from cellium_fast._spans import Stage
+
+rules: Final[Stage]
