@@ -1,4 +1,4 @@
-"""Functions of users as machine code, by Numba; and what went wrong in one, in words.
+"""Functions of users as machine code, by Numba.
 
 A compiled function is called as Numba calls its own:
 ``int f(void* returned, void** error, const void* features[, const void* outcome])``. It gives 0 if
@@ -11,29 +11,28 @@ from __future__ import annotations
 
 import ctypes
 import re
-import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import numba
 import numpy as np
 from numba.core import types
 from numba.core.errors import NumbaError
+from xxhash import xxh3_64_hexdigest
 
-from cellium_fast import _step
-from cellium_fast.errors import UserCodeError, shown
-from cellium_fast.feature_types import FEATURES, OUTCOME, ROUND_OUTCOME
-from cellium_fast.user_code import RoundOutcome, UserFunction, UserReward, UserRule, definition_of
-
-if TYPE_CHECKING:
-    from numba.core.compiler import CompileResult
+from cellium_fast.errors import UserCodeError
+from cellium_fast.feature_types import FEATURES, OUTCOME, RecordType
+from cellium_fast.python_arithmetic import UserCompiler
+from cellium_fast.user_code import UserFunction, UserRule, definition_of
+from cellium_fast.user_failures import WANTED, checked, not_compiled, read
 
 # What compiled code returns: one byte that is 0 or 1, eight bytes of an integer, or of a float.
 BOOLEAN, INTEGER, FLOAT = 0, 1, 2
 KINDS = {types.boolean: BOOLEAN, types.int64: INTEGER, types.float64: FLOAT}
 
-WANTED = {"@rule": "True or False", "@reward": "a number in [0, 1]", "@bias": "a number in [-1, 1]"}
-LOWEST = {"@reward": 0.0, "@bias": -1.0}
+CONSTANTS = (bool, int, float, complex, str, bytes, tuple, np.generic, type(None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +41,16 @@ class CompiledFunction:
 
     Attributes
     ----------
+    source
+        The function.
     address
-        Where it begins.
+        Where its code begins.
     kind
         What it returns: 0 a boolean, 1 an int64, 2 a float64.
     cannot_fail
-        Whether it gives a right value for all features there can be.
+        Whether it returns what it may, whatever the features are.
     raised
-        As Python: what its newest call raised, if that failed.
+        If it runs as Python: what its newest failed call raised.
     """
 
     source: UserFunction
@@ -70,51 +71,52 @@ def compile_function(source: UserFunction) -> CompiledFunction:
     UserCodeError
         It does not compile, or returns what it may not.
     """
-    if numba.config.DISABLE_JIT:
+    if numba.config.DISABLE_JIT:        # type: ignore[attr-defined]
         return _interpreted(source)
     code = _machine_code(source)
-    kind = KINDS.get(code.signature.return_type)
+    returned = code.signature.return_type
+    kind = KINDS.get(returned)
     if kind is None or (kind == FLOAT and isinstance(source, UserRule)):
         wanted = f"wanted {WANTED[source.DECORATOR]} on every path"
-        returned = code.signature.return_type
         raise UserCodeError(
             source.name, *definition_of(source), f"{wanted}, it returns {_in_words(returned)}"
         )
-    name = code.fndesc.llvm_func_name
-    return CompiledFunction(
-        source, code.library.get_pointer_to_function(name), kind,
-        kind == BOOLEAN and _always_fine(code), code,
-    )
+    address = code.library.get_pointer_to_function(code.fndesc.llvm_func_name)
+    return CompiledFunction(source, address, kind, kind == BOOLEAN and _always_fine(code), code)
 
 
-def _in_words(kind: types.Type) -> str:
-    if kind == types.none:
+def _in_words(returned: types.Type) -> str:
+    if returned == types.none:
         return "nothing"
-    if isinstance(kind, types.Optional):
-        return f"{_in_words(kind.type)}, or nothing on some path"
-    return {types.float64: "a float"}.get(kind, f"{kind!s:.80}")
+    if isinstance(returned, types.Optional):
+        return f"{_in_words(returned.type)}, or nothing on some path"
+    return {"float64": "a float", "bool": "a bool"}.get(str(returned), f"{returned!s:.80}")
 
 
-def _machine_code(source: UserFunction) -> CompileResult:
-    arguments = (FEATURES, OUTCOME) if isinstance(source, UserReward) else (FEATURES,)
+def _machine_code(source: UserFunction) -> Any:
+    """Numba's result of compiling a function."""
+    records = (FEATURES, OUTCOME)[: len(source.PARAMETERS)]
+    depends = _digest(source.function)
+    arguments = tuple(RecordType(one.called, one.layout, depends) for one in records)
+    options: dict[str, Any] = {
+        # Called by address only, so without the wrappers that Python or C would call.
+        "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+        "error_model": "python", "pipeline_class": UserCompiler,
+    }
     for cache in (True, False):
         try:
-            # Called by address only, so without the wrappers that Python or C would call.
-            dispatcher = numba.njit(
-                source.function, cache=cache, error_model="python", no_cpython_wrapper=True,
-                no_cfunc_wrapper=True,
-            )
+            dispatcher: Any = numba.njit(source.function, cache=cache, **options)
             dispatcher.compile(arguments)
             return dispatcher.overloads[arguments]
         except NumbaError as error:
-            raise _not_compiled(source, error) from None
-        except Exception:       # no place for a cache, or one that cannot be read or written
+            raise not_compiled(source, error) from error
+        except Exception as error:      # no place for a cache, or one that cannot be used
             if not cache:
-                raise
+                raise not_compiled(source, error) from error
     raise AssertionError("not reached")
 
 
-def _always_fine(code: CompileResult) -> bool:
+def _always_fine(code: Any) -> bool:
     """Whether the optimised code has no way to return anything but the status 0."""
     name = code.fndesc.llvm_func_name
     for function in code.library._get_module_for_linking().functions:
@@ -124,8 +126,49 @@ def _always_fine(code: CompileResult) -> bool:
     return False
 
 
-def _not_compiled(source: UserFunction, error: NumbaError) -> UserCodeError:
-    return UserCodeError(source.name, *definition_of(source), str(error))
+# --- what the code of a function depends on -------------------------------------------------------
+def _digest(function: FunctionType) -> str:
+    """A digest of the constants and helpers that a function reads, wherever they are defined.
+
+    Numba's cache goes by the file and the bytecode of a function alone, and would give old code
+    where a constant from another module is a different one now.
+    """
+    return xxh3_64_hexdigest("\n".join(_dependencies(function, set())).encode())
+
+
+def _dependencies(function: FunctionType, seen: set[int]) -> Iterator[str]:
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    names = sorted(set(_names(function.__code__)))
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    values = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    values |= {name: cell.cell_contents for name, cell in cells}
+    for name, value in values.items():
+        if isinstance(value, ModuleType):
+            for attribute in names:
+                yield from _dependency(
+                    f"{name}.{attribute}", getattr(value, attribute, value), seen
+                )
+        yield from _dependency(name, value, seen)
+
+
+def _dependency(name: str, value: Any, seen: set[int]) -> Iterator[str]:
+    if isinstance(value, CONSTANTS):
+        yield f"{name} = {value!r}"
+    elif isinstance(value, np.ndarray):
+        yield f"{name} = {value.dtype} {value.shape} {xxh3_64_hexdigest(value.tobytes())}"
+    elif isinstance(getattr(value, "py_func", None), FunctionType):     # compiled by Numba
+        code = value.py_func.__code__
+        yield f"{name} = {code.co_code!r} {code.co_consts!r}"
+        yield from _dependencies(value.py_func, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 # --- as Python ------------------------------------------------------------------------------------
@@ -137,8 +180,9 @@ def _interpreted(source: UserFunction) -> CompiledFunction:
 
     def call(returned: int, error: int, *addresses: int) -> int:
         try:
-            value = source.function(*_arguments(*addresses))
-            number.from_address(returned).value = _checked(source, value)
+            records = zip(addresses, (FEATURES, OUTCOME), strict=False)
+            packed = [ctypes.string_at(one, record.layout.itemsize) for one, record in records]
+            number.from_address(returned).value = checked(source, source.function(*read(*packed)))
         except BaseException as problem:    # an interrupt too: nothing gets through C
             raised[:] = [problem]
             return 1
@@ -148,88 +192,3 @@ def _interpreted(source: UserFunction) -> CompiledFunction:
     callback = ctypes.CFUNCTYPE(ctypes.c_int32, *pointers)(call)
     address = ctypes.cast(callback, ctypes.c_void_p).value or 0
     return CompiledFunction(source, address, kind, False, callback, raised)
-
-
-def _arguments(features: int, outcome: int | None = None) -> tuple[Any, ...]:
-    """What the Python function is called with, from the addresses of records."""
-    return _read(
-        ctypes.string_at(features, FEATURES.layout.itemsize),
-        None if outcome is None else ctypes.string_at(outcome, ROUND_OUTCOME.itemsize),
-    )
-
-
-def _read(features: bytes, outcome: bytes | None) -> tuple[Any, ...]:
-    given = (_step.feature_record(features),)
-    if outcome is None:
-        return given
-    return (*given, RoundOutcome._make(np.frombuffer(outcome, ROUND_OUTCOME)[0].item()))
-
-
-class _Nonsense(Exception):
-    """A function returned what it may not."""
-
-
-def _checked(source: UserFunction, value: Any) -> Any:
-    """What a function returned, as Python's own number; `_Nonsense` if it may not."""
-    kind = source.DECORATOR
-    if kind == "@rule":
-        fine = isinstance(value, bool | int | np.bool_ | np.integer) and value in (0, 1)
-    else:
-        numbers = bool | int | float | np.bool_ | np.integer | np.floating
-        fine = isinstance(value, numbers) and bool(LOWEST[kind] <= value <= 1.0)
-    if not fine:
-        raise _Nonsense(f"wanted {WANTED[kind]}, it returned {shown(value)}")
-    return int(value) if kind == "@rule" else float(value)
-
-
-# --- what went wrong ------------------------------------------------------------------------------
-def failure(
-    function: CompiledFunction, features: bytes, outcome: bytes | None = None,
-    returned: object = None,
-) -> BaseException:
-    """What to raise after a call failed, or returned what the function may not.
-
-    The Python function is called again, with the same numbers, to find out what went wrong where.
-
-    Parameters
-    ----------
-    function
-        The one that was called.
-    features, outcome
-        The records it was called with; `outcome` for a reward.
-    returned
-        What it returned, if its status was 0.
-
-    Returns
-    -------
-    BaseException
-        A `UserCodeError`; or an interrupt, if that is what the call was ended by.
-    """
-    source = function.source
-    interrupts = [one for one in function.raised if not isinstance(one, Exception)]
-    if interrupts:
-        return interrupts[0]
-    place = definition_of(source)
-    try:
-        _checked(source, source.function(*_read(features, outcome)))
-    except _Nonsense as problem:
-        return UserCodeError(source.name, *place, str(problem))
-    except Exception as problem:
-        return _raised(source, problem)
-    if function.raised:     # it does not always do the same
-        return _raised(source, function.raised[0])
-    if returned is not None:
-        wanted = f"wanted {WANTED[source.DECORATOR]}, it returned {shown(returned)}"
-        return UserCodeError(source.name, *place, f"{wanted} in compiled code, though not in Python")
-    wanted = "failed in compiled code, though not in Python; whole numbers have 64 bits there"
-    return UserCodeError(source.name, *place, wanted)
-
-
-def _raised(source: UserFunction, problem: BaseException) -> UserCodeError:
-    own = source.function.__code__.co_filename
-    frames = [one for one in traceback.extract_tb(problem.__traceback__) if one.filename == own]
-    file, line = (own, frames[-1].lineno or 0) if frames else definition_of(source)
-    said = f"raised {type(problem).__name__}: {problem}"
-    error = UserCodeError(source.name, file, line, f"{said:.200}")
-    error.__cause__ = problem
-    return error

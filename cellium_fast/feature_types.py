@@ -1,8 +1,8 @@
 """The packed records that functions of users read, as types of Numba.
 
 A value of such a type is the address of a record. Reading an attribute loads the field and widens
-it, so that arithmetic is that of Python's numbers: whole numbers of every width are ``int64``, flags
-are ``boolean``, the others ``float64``.
+it, so that arithmetic is that of Python's numbers: whole numbers of every width are ``int64``,
+flags are ``boolean``, the others ``float64``.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ ROUND_OUTCOME = np.dtype([
 ])
 
 
-class RecordType(types.Type):
+class RecordType(types.Type):       # type: ignore[misc]
     """The address of a record of a NumPy dtype.
 
-    Code in Numba's cache is found by the types of its arguments, so their names tell the layout.
+    Code in Numba's cache is found by the types of its arguments. So their names tell all that the
+    code depends on and that is not in the user's file: the layout, and what `depends` stands for.
     """
 
-    def __init__(self, called: str, layout: np.dtype[Any]) -> None:
+    def __init__(self, called: str, layout: np.dtype[Any], depends: str = "") -> None:
         self.called = called
         self.layout = layout
-        fields = repr(layout.fields) + repr(ARITHMETIC)
-        super().__init__(f"cellium_fast.{called}({xxh3_64_hexdigest(fields.encode())})")
+        all_of_it = f"{layout.fields!r} {ARITHMETIC} {depends}"
+        super().__init__(f"cellium_fast.{called}({xxh3_64_hexdigest(all_of_it.encode())})")
 
 
-ARITHMETIC = 1      # goes up whenever the same source is to be compiled to something else
+ARITHMETIC = 1      # goes up when the same source is to be compiled to something else
 
 FEATURES = RecordType("features", _records.FEATURES)
 OUTCOME = RecordType("outcome", ROUND_OUTCOME)

@@ -262,9 +262,9 @@ def reward(function: None = None, /, *, name: str | None = None) -> Callable[
 def reward(
     function: Function | None = None, /, *, name: str | None = None
 ) -> UserReward | Callable[[Function], UserReward]:
-    """Make a reward of a function of a round's features and outcome, which gives a number in [0, 1].
+    """Make a reward of a function of a round's features and its outcome.
 
-    It stands in for the formula of the policy; a reward that a round itself tells stands. `name` is
+    The function gives a number in [0, 1]. It stands in for the formula of the policy; a reward that a round itself tells stands. `name` is
     the function's if left out. `RoundOutcome` says what the outcome has.
 
     Raises
