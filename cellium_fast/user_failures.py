@@ -123,7 +123,7 @@ def not_compiled(source: UserFunction, error: Exception) -> UserCodeError:
     """What to raise where Numba does not compile a function: the essence of what it says."""
     text = RECORD.sub(r"\1", COLOURS.sub("", str(error)))
     text = re.sub(r"^Failed in \w+ mode pipeline \(step: .*\)\n", "", text)
-    essence = text.strip().partition("\n")[0]
+    essence = re.sub(r"\.+ Raised from .*", "", text.strip().partition("\n")[0])
     for pattern, words in IN_WORDS:
         found = re.match(pattern, text)
         if found:
