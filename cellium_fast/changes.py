@@ -215,6 +215,13 @@ class Changes:
         entry = None if self._journal is None else self._journal.entry_of_use_policy(ids, row)
         _commit.use_policy(self._journal, entry, self._memory, slots, row, handles)
 
+    def _draw_as(self, ids: Ids, uids: NDArray[np.uint64]) -> None:
+        """Have sessions just opened draw what sessions of these uids would.
+
+        For fleets that are never saved: several sessions may draw the same.
+        """
+        self._memory.sessions["uid"][self._memory.slots_of(ids)] = uids
+
     # --- what was learned ------------------------------------------------------------------------
     def _learned(self, row: int) -> tuple[np.void, PoolHistory]:
         name = list(self._pools)[row]

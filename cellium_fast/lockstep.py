@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cellium_fast.decision import COLUMNS, Decisions
 from cellium_fast.fleet import Fleet
+from cellium_fast.policy import Policy
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS, RoundBatch
 from cellium_fast.traces.packed import CHUNK_SIZE, PackedRuns, RunName, call_offsets
 from cellium_fast.traces.runs import USER_MESSAGE, Problem
@@ -129,41 +130,105 @@ class DecidedRows:
 DECIDED = tuple(field.name for field in fields(DecidedRows))
 
 
+def side_by_side(policies: Sequence[Policy], seed: int = 0) -> Fleet:
+    """Make a fleet for a `Driver` of these policies, which learn nothing from one another."""
+    named = {str(place): policy for place, policy in enumerate(policies)}
+    pools = {name: policy.posterior for name, policy in named.items()}
+    return Fleet(seed=seed, policies=named, pools=pools)
+
+
 class Driver:
     """Drives groups through one fleet, and times the fleet alone.
 
+    Each run is a session under every policy of the fleet, in the pool at the policy's place. It
+    draws the random numbers of its number among all runs, whatever the policy: so each policy
+    decides as it would alone, and differences between policies are not those of chance.
+
     Parameters
     ----------
+    fleet
+        As `side_by_side` makes it, or with one policy and one pool.
     on_decisions
-        Called after every batch step with the names of its runs and the decisions, row by row.
+        Called after every batch step with the names of its runs and the decisions, row by row:
+        those of the first policy, then those of the next.
     """
 
     def __init__(self, fleet: Fleet, on_decisions: OnDecisions | None = None) -> None:
         self._fleet = fleet
+        self._sides = list(zip(fleet.policies, fleet.pools, strict=True))
         self._on_decisions = on_decisions
+        self._runs = 0
         self.seconds = 0.0
 
-    def drive(self, group: Group) -> DecidedRows:
-        """Open a session for each run, step it through its rounds, and close it."""
-        runs, order, lengths = group.runs, group.order, group.lengths
+    def drive(self, group: Group) -> list[DecidedRows]:
+        """Open sessions for each run, step them through its rounds, and close them.
+
+        Returns what was decided under each policy.
+        """
+        runs, lengths, sides = group.runs, group.lengths, len(self._sides)
         outcomes = np.array([-1 if run.success is None else run.success for run in runs], np.int8)
-        limits = np.array([run.context_limit for run in runs], np.int64)
-        decided = {name: np.empty(len(order), COLUMNS[name][0]) for name in DECIDED}
+        # In the order of the steps, until all is decided.
+        decided = {
+            name: np.empty((sides, len(group.order)), COLUMNS[name][0]) for name in DECIDED
+        }
         named = self._on_decisions is not None
-        over = np.flatnonzero(lengths == 0)
         began = time.perf_counter()
-        ids = self._fleet.open(len(runs), context_limit=limits)
-        self._fleet.close(ids[over], outcomes[over])
+        ids = self._open(np.array([run.context_limit for run in runs], np.int64))
+        self._close(ids, np.flatnonzero(lengths == 0), outcomes)
         self.seconds += time.perf_counter() - began
         for number, (step, batch) in enumerate(group.steps(named), 1):
-            running = group.run[order[step]]
-            over = running[lengths[running] == number]
+            running = group.run[group.order[step]]
+            batch = _repeated(batch, sides)
             began = time.perf_counter()
-            decisions = self._fleet.step(ids[running], batch, want=None if named else DECIDED)
-            self._fleet.close(ids[over], outcomes[over])
+            decisions = self._fleet.step(
+                ids[:, running].ravel(), batch, want=None if named else DECIDED
+            )
+            self._close(ids, running[lengths[running] == number], outcomes)
             self.seconds += time.perf_counter() - began
             for name, rows in decided.items():
-                rows[order[step]] = getattr(decisions, name)
+                rows[:, step] = getattr(decisions, name).reshape(sides, -1)
             if self._on_decisions is not None:
-                self._on_decisions([runs[place].name for place in running], decisions)
-        return DecidedRows(**decided)
+                self._on_decisions([runs[place].name for place in running] * sides, decisions)
+        for name, rows in decided.items():
+            decided[name] = np.empty_like(rows)
+            decided[name][:, group.order] = rows
+        return [
+            DecidedRows(**{name: rows[side] for name, rows in decided.items()})
+            for side in range(sides)
+        ]
+
+    def _open(self, context_limit: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Open a session for each run under each policy, (policies, runs)."""
+        count = len(context_limit)
+        numbers = np.arange(self._runs, self._runs + count, dtype=np.uint64)
+        self._runs += count
+        ids = np.empty((len(self._sides), count), np.int64)
+        for side, (policy, pool) in enumerate(self._sides):
+            opened = self._fleet.open(count, context_limit=context_limit, policy=policy, pool=pool)
+            # By their slots, so that the records of a step lie in the order it goes through them.
+            ids[side] = np.sort(opened)
+            self._fleet._lock.run(self._fleet._draw_as, ids[side], numbers)
+        return ids
+
+    def _close(
+        self, ids: NDArray[np.int64], over: NDArray[np.int64], outcomes: NDArray[np.int8]
+    ) -> None:
+        if len(over):
+            self._fleet.close(ids[:, over].ravel(), np.tile(outcomes[over], len(ids)))
+
+
+def _repeated(batch: RoundBatch, times: int) -> RoundBatch:
+    """The rounds of a batch, then the same rounds once more, so many times in all."""
+    if times == 1:
+        return batch
+    columns = {
+        name: np.concatenate([getattr(batch, name)] * times)
+        for name in (*CALL_COLUMNS, *ROUND_COLUMNS)
+    }
+    offsets = call_offsets(batch)
+    shifts = offsets[-1] * np.arange(times)
+    repeated = (offsets[:-1] + shifts[:, np.newaxis]).ravel()
+    return RoundBatch(
+        call_offsets=np.append(repeated, offsets[-1] * times), tools=batch.tools,
+        errors=batch.errors, **columns,
+    )

@@ -47,6 +47,7 @@ __all__ = ["FIRED", "Detector", "Judge", "JudgedRuns", "Quality", "Share", "judg
 
 Z_95 = 1.959963984540054        # standard normal quantile of 0.975
 
+MASKS = np.array([action.mask for action in Action], np.uint8)      # by code
 STEPPING_IN = mask_of((Action.REDIRECT, Action.TERMINATE))
 
 # Where a detector fired in a run: in which round, from 1, first (0: never); in how many rounds;
@@ -246,7 +247,7 @@ class Judge:
         equal_calls = _longest_in_row(group, _runs_of(group, group.column("call_signature")))
         errors = (group.column("call_flags") & _records.CALL_ERROR) > 0
         errors_in_row = _longest_in_row(group, np.where(errors, _runs_of(group, errors), 0))
-        preset = self._cellium.drive(group)
+        (preset,) = self._cellium.drive(group)
         fired = {
             Detector.EQUAL_CALLS_3: _fired(group, equal_calls >= 3),
             Detector.EQUAL_CALLS_5: _fired(group, equal_calls >= 5),
@@ -256,10 +257,8 @@ class Judge:
             (decided, Detector.POLICY, Detector.POLICY_CHOSEN),
             (preset, Detector.CELLIUM, Detector.CELLIUM_CHOSEN),
         ):
-            for detector, masks in (
-                (among_candidates, rows.candidates), (chosen, np.left_shift(1, rows.action)),
-            ):
-                fired[detector] = _fired(group, (masks & STEPPING_IN) > 0, rows.rules)
+            fired[among_candidates] = fired_by_candidates(group, rows)
+            fired[chosen] = fired_by_choice(group, rows)
         self._groups.append(JudgedRuns(
             names=[run.name for run in group.runs],
             success=np.array([-1 if run.success is None else run.success for run in group.runs],
@@ -330,15 +329,29 @@ def _longest_in_row(group: Group, lengths: NDArray[np.int64]) -> NDArray[np.int6
     return longest
 
 
+def fired_by_candidates(group: Group, decided: DecidedRows) -> NDArray[Any]:
+    """Where stepping in was among the candidates in each run, (runs,) `FIRED`."""
+    return _fired(group, (decided.candidates & STEPPING_IN) > 0, decided.rules)
+
+
+def fired_by_choice(
+    group: Group, decided: DecidedRows, actions: int = STEPPING_IN
+) -> NDArray[Any]:
+    """Where stepping in, or one of these actions (a mask), was chosen, (runs,) `FIRED`."""
+    return _fired(group, (MASKS[decided.action] & actions) > 0, decided.rules)
+
+
 def _fired(
     group: Group, flagged: NDArray[np.bool_], rules: NDArray[np.uint32] | None = None
 ) -> NDArray[Any]:
     """Sum up for each run the rows in which a detector fired."""
     rows = np.flatnonzero(flagged)
+    of = group.run[rows]
     fired = np.zeros(len(group.runs), FIRED)
-    fired["rounds"] = np.bincount(group.run[rows], minlength=len(group.runs))
-    runs, places = np.unique(group.run[rows], return_index=True)
-    first = rows[places]
+    fired["rounds"] = np.bincount(of, minlength=len(group.runs))
+    # Rows stand run after run.
+    first = rows[np.flatnonzero(np.diff(of, prepend=-1))]
+    runs = group.run[first]
     fired["first"][runs] = first - group.starts[runs] + 1
     if rules is not None:
         fired["rules"][runs] = rules[first]

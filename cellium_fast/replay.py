@@ -217,7 +217,7 @@ def replay(
             if on_problem is not None:
                 on_problem(one)
             continue
-        decided = driver.drive(one)
+        (decided,) = driver.drive(one)
         runs += _replayed(one, decided.action)
         if on_group is not None:
             on_group(one, decided)
