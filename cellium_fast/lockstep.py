@@ -157,6 +157,7 @@ class Driver:
         self._fleet = fleet
         self._sides = list(zip(fleet.policies, fleet.pools, strict=True))
         self._on_decisions = on_decisions
+        self._repeated = _Repeater(len(self._sides))
         self._runs = 0
         self.seconds = 0.0
 
@@ -178,7 +179,7 @@ class Driver:
         self.seconds += time.perf_counter() - began
         for number, (step, batch) in enumerate(group.steps(named), 1):
             running = group.run[group.order[step]]
-            batch = _repeated(batch, sides)
+            batch = self._repeated(batch)
             began = time.perf_counter()
             decisions = self._fleet.step(
                 ids[:, running].ravel(), batch, want=None if named else DECIDED
@@ -217,18 +218,33 @@ class Driver:
             self._fleet.close(ids[:, over].ravel(), np.tile(outcomes[over], len(ids)))
 
 
-def _repeated(batch: RoundBatch, times: int) -> RoundBatch:
-    """The rounds of a batch, then the same rounds once more, so many times in all."""
-    if times == 1:
-        return batch
-    columns = {
-        name: np.concatenate([getattr(batch, name)] * times)
-        for name in (*CALL_COLUMNS, *ROUND_COLUMNS)
-    }
-    offsets = call_offsets(batch)
-    shifts = offsets[-1] * np.arange(times)
-    repeated = (offsets[:-1] + shifts[:, np.newaxis]).ravel()
-    return RoundBatch(
-        call_offsets=np.append(repeated, offsets[-1] * times), tools=batch.tools,
-        errors=batch.errors, **columns,
-    )
+class _Repeater:
+    """Repeats batches, in memory of its own that the next one overwrites: new pages cost time."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+        self._room: dict[str, NDArray[Any]] = {}
+
+    def __call__(self, batch: RoundBatch) -> RoundBatch:
+        """The rounds of a batch, then the same rounds once more, so many times in all."""
+        if self._times == 1:
+            return batch
+        offsets = call_offsets(batch)
+        total = offsets[-1] * self._times
+        starts = offsets[:-1] + offsets[-1] * np.arange(self._times)[:, np.newaxis]
+        columns = {
+            name: self._repeated(name, getattr(batch, name))
+            for name in (*CALL_COLUMNS, *ROUND_COLUMNS)
+        }
+        return RoundBatch(
+            call_offsets=np.append(starts.ravel(), total), tools=batch.tools, errors=batch.errors,
+            **columns,
+        )
+
+    def _repeated(self, name: str, column: NDArray[Any]) -> NDArray[Any]:
+        size = self._times * len(column)
+        if name not in self._room or len(self._room[name]) < size:
+            self._room[name] = np.empty(size, column.dtype)
+        repeated = self._room[name][:size]
+        repeated.reshape(self._times, -1)[:] = column
+        return repeated
