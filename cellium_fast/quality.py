@@ -43,7 +43,17 @@ from cellium_fast.replay import replay
 from cellium_fast.traces.packed import PackedRuns, RunName
 from cellium_fast.traces.runs import Problem, RecordedRun
 
-__all__ = ["FIRED", "Detector", "Judge", "JudgedRuns", "Quality", "Share", "judge"]
+__all__ = [
+    "FIGURES",
+    "FIRED",
+    "Detector",
+    "Judge",
+    "JudgedRuns",
+    "Quality",
+    "Share",
+    "effects",
+    "judge",
+]
 
 Z_95 = 1.959963984540054        # standard normal quantile of 0.975
 
@@ -124,7 +134,7 @@ class Share:
 
 @dataclass(slots=True, frozen=True)
 class Quality:
-    """What a detector is worth on some runs.
+    """What a detector, or a policy, is worth on some runs; it steps in where it fires.
 
     Parameters
     ----------
@@ -147,6 +157,43 @@ class Quality:
     flagged: Share
 
 
+# The figures of labelled runs: of runs with which outcome, and what is counted, see `effects`.
+FIGURES = {
+    "caught": (0, "runs"), "disturbed": (1, "runs"), "saved": (0, "rounds"), "lost": (1, "rounds"),
+}
+
+
+def effects(
+    first: NDArray[np.int64], rounds: NDArray[np.int64]
+) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """What each run adds to the part and to the whole of a figure.
+
+    Parameters
+    ----------
+    first
+        (..., runs) int64: the first round, from 1, that stepped in; 0: none did.
+    rounds
+        (runs,) int64: rounds recorded.
+
+    Returns
+    -------
+    dict
+        "runs": whether any round stepped in, (..., runs), of 1 each, (runs,); "rounds": the rounds
+        recorded after the first that did, of those recorded.
+
+    Examples
+    --------
+    >>> parts = effects(np.array([0, 3]), np.array([8, 5]))
+    >>> parts["runs"][0], parts["rounds"][0]
+    (array([0, 1]), array([0, 2]))
+    """
+    hit = first > 0
+    return {
+        "runs": (hit.astype(np.int64), np.ones(len(rounds), np.int64)),
+        "rounds": (np.where(hit, rounds - first, 0), rounds),
+    }
+
+
 @dataclass(slots=True, frozen=True)
 class JudgedRuns:
     """Recorded runs, and where each detector fired in them.
@@ -160,13 +207,13 @@ class JudgedRuns:
     rounds
         (runs,) int64: rounds recorded.
     fired
-        For each detector (runs,) `FIRED`.
+        For each detector, or for each policy by its label, (runs,) `FIRED`.
     """
 
     names: list[RunName]
     success: NDArray[np.int8]
     rounds: NDArray[np.int64]
-    fired: dict[Detector, NDArray[Any]]
+    fired: dict[str, NDArray[Any]]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -178,22 +225,18 @@ class JudgedRuns:
             for outcome, code in ((True, 1), (False, 0), (None, -1))
         }
 
-    def quality(self, detector: Detector) -> Quality:
+    def quality(self, detector: str) -> Quality:
         """What a detector is worth on these runs."""
         fired = self.fired[detector]
-        hit = fired["first"] > 0
-        after = np.where(hit, self.rounds - fired["first"], 0)
-        once = np.ones(len(self), np.int64)
-        failed, succeeded = self.success == 0, self.success == 1
-        return Quality(
-            caught=Share.over_runs(hit[failed], once[failed]),
-            disturbed=Share.over_runs(hit[succeeded], once[succeeded]),
-            saved=Share.over_runs(after[failed], self.rounds[failed]),
-            lost=Share.over_runs(after[succeeded], self.rounds[succeeded]),
-            flagged=Share.over_runs(fired["rounds"], self.rounds),
-        )
+        parts = effects(fired["first"], self.rounds)
+        shares = {}
+        for name, (outcome, counted) in FIGURES.items():
+            part, whole = parts[counted]
+            chosen = self.success == outcome
+            shares[name] = Share.over_runs(part[chosen], whole[chosen])
+        return Quality(flagged=Share.over_runs(fired["rounds"], self.rounds), **shares)
 
-    def first_rules(self, detector: Detector, success: bool) -> Counter[str]:
+    def first_rules(self, detector: str, success: bool) -> Counter[str]:
         """By rule: runs with this outcome in whose first flagged round it fired.
 
         A run counts for each of the rules that fired in this round.
@@ -248,7 +291,7 @@ class Judge:
         errors = (group.column("call_flags") & _records.CALL_ERROR) > 0
         errors_in_row = _longest_in_row(group, np.where(errors, _runs_of(group, errors), 0))
         (preset,) = self._cellium.drive(group)
-        fired = {
+        fired: dict[str, NDArray[Any]] = {
             Detector.EQUAL_CALLS_3: _fired(group, equal_calls >= 3),
             Detector.EQUAL_CALLS_5: _fired(group, equal_calls >= 5),
             Detector.ERRORS_5: _fired(group, errors_in_row >= 5),
