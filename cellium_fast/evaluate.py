@@ -117,7 +117,7 @@ def evaluate(
     seed: int = 0,
     resamples: int = RESAMPLES,
     on_problem: Callable[[Problem], None] | None = None,
-    on_rounds: Callable[[int, int], None] | None = None,
+    on_runs: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Drive recorded runs under each policy, side by side, and compare what it would have done.
 
@@ -134,8 +134,8 @@ def evaluate(
         How often runs are drawn for the intervals, in [100, 100,000].
     on_problem
         Called with each problem.
-    on_rounds
-        Called now and then with the rounds decided so far and in all.
+    on_runs
+        Called now and then with the runs driven so far and in all, each counted once a policy.
 
     Raises
     ------
@@ -161,10 +161,10 @@ def evaluate(
         raise InputError(f"policies: wanted policies by label, got {shown(policies)}")
     _check(seed, resamples)
     experiment = Experiment(found, keep=_is_labelled, on_problem=on_problem)
-    total = int(experiment.rounds.sum()) * len(policies)
+    total = len(experiment) * len(policies)
     reactions = experiment.react(
         list(policies.values()), seed=seed,
-        on_rounds=None if on_rounds is None else lambda done: on_rounds(done, total),
+        on_runs=None if on_runs is None else lambda done: on_runs(done, total),
     )
     runs = JudgedRuns(
         experiment.names, experiment.success, experiment.rounds,

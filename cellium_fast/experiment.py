@@ -128,7 +128,8 @@ class Experiment:
         policies: Sequence[Policy],
         *,
         seed: int = 0,
-        on_rounds: Callable[[int], None] | None = None,
+        threads: int | None = None,
+        on_runs: Callable[[int], None] | None = None,
     ) -> NDArray[Any]:
         """Drive all runs under each policy and return the reactions, (policies, runs) `REACTION`.
 
@@ -138,13 +139,15 @@ class Experiment:
             At least one. Policies are driven in blocks, so memory does not grow with them.
         seed
             Seed of the fleets, in [0, 2**64); every policy has the same random numbers.
-        on_rounds
-            Called after each block and group of runs with the rounds decided so far.
+        threads
+            As of `Fleet`; what comes out does not depend on it.
+        on_runs
+            Called now and then with the runs driven so far, each counted once a policy.
 
         Raises
         ------
         InputError
-            `policies` are none, or no policies; `seed` is out of range.
+            `policies` are none, or no policies; `seed` or `threads` is out of range.
         """
         seed = checks.whole_number("seed", seed, 0, 2**64 - 1)
         if not isinstance(policies, Sequence) or not policies:
@@ -157,7 +160,7 @@ class Experiment:
         size = self._block_size()
         for start in range(0, len(policies), size):
             block = policies[start : start + size]
-            driver = Driver(side_by_side(block, seed))
+            driver = Driver(side_by_side(block, seed, threads))
             end = 0
             for group in self._groups:
                 first, end = end, end + len(group.runs)
@@ -167,9 +170,9 @@ class Experiment:
                     reaction["chosen"] = fired_by_choice(group, decided)
                     terminated = fired_by_choice(group, decided, Action.TERMINATE.mask)
                     reaction["terminated"] = terminated["first"]
-                done += len(block) * len(group.run)
-                if on_rounds is not None:
-                    on_rounds(done)
+                done += len(block) * len(group.runs)
+                if on_runs is not None:
+                    on_runs(done)
             self.seconds += driver.seconds
         return reactions
 

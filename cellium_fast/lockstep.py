@@ -130,11 +130,13 @@ class DecidedRows:
 DECIDED = tuple(field.name for field in fields(DecidedRows))
 
 
-def side_by_side(policies: Sequence[Policy], seed: int = 0) -> Fleet:
+def side_by_side(
+    policies: Sequence[Policy], seed: int = 0, threads: int | None = None
+) -> Fleet:
     """Make a fleet for a `Driver` of these policies, which learn nothing from one another."""
     named = {str(place): policy for place, policy in enumerate(policies)}
     pools = {name: policy.posterior for name, policy in named.items()}
-    return Fleet(seed=seed, policies=named, pools=pools)
+    return Fleet(seed=seed, policies=named, pools=pools, threads=threads)
 
 
 class Driver:

@@ -149,13 +149,12 @@ def test_what_is_known_of_the_runs_and_which_are_kept() -> None:
     assert (some.react(POLICIES[:2], seed=1) == alone).all()
 
 
-def test_progress_is_told_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_told_in_runs_and_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "MOST_SESSIONS", 2 * 30)
     one = Experiment(made_runs(30))
     told: list[int] = []
-    one.react(POLICIES, on_rounds=told.append)
-    rounds = int(one.rounds.sum())
-    assert told == [2 * rounds, 4 * rounds, 5 * rounds]
+    one.react(POLICIES, on_runs=told.append)
+    assert told == [60, 120, 150]
     assert one.seconds > 0
 
 

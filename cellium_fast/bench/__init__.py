@@ -77,6 +77,10 @@ _ALL = (
         baseline="orjson.loads alone", target=Target(1 / 3, of_ratio=True, at_least=True),
     ),
     Measure(
+        "evaluate", "rounds x policies, side by side", texts.side_by_side, Unit.ROUNDS_A_SECOND,
+        baseline="one policy after the other", target=Target(2e6, at_least=True),
+    ),
+    Measure(
         "journal-step", "a session's step in a batch, with a journal", journal.batch_step,
         baseline="without one", compared=Compared.AS_LONG,
     ),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from cellium_fast import Action, HardConstraintRenderer
+from cellium_fast import Action, HardConstraintRenderer, Policy
 from cellium_fast.bench.measures import Result, Sizes
 from cellium_fast.bench.populations import SEED, SETTLED, Herd, Population
 from cellium_fast.bench.timing import Contender, interleaved
@@ -23,6 +23,7 @@ WORDS = (
     "timeout", "please check", "status before", "you change", "it and then", "update record",
 )
 CALLS = ("search", "read_file", "get_order", "run_tests", "update_record")
+POLICIES = 32           # side by side
 ROUNDS = (4, 40)        # of a conversation, at least and at most
 LOOPING = 0.2           # share of conversations that end in one and the same call
 
@@ -70,6 +71,39 @@ def replay(sizes: Sizes) -> Result:
         taken["replay"].as_rate(size), taken["parse"].as_rate(size),
         note=f"{sizes.conversations:,} conversations, {rounds:,} rounds, {size / 1e6:.1f} MB; "
              f"{took:.1f} µs a round",
+    )
+
+
+def side_by_side(sizes: Sizes) -> Result:
+    """Rounds x policies a second of recorded conversations under many policies at once."""
+    from cellium_fast import traces
+    from cellium_fast.experiment import Experiment
+
+    with tempfile.TemporaryDirectory(prefix="cellium-fast-bench-") as folder:
+        path = Path(folder, "conversations.jsonl")
+        write_conversations(path, sizes.conversations)
+        experiment = Experiment(traces.read(path))
+    policies = [
+        Policy(rules={"tool_repetition": {"repetition": 0.3 + place / 2 / POLICIES}})
+        for place in range(POLICIES)
+    ]
+
+    def one_by_one() -> None:
+        for policy in policies:
+            experiment.react([policy], threads=1)
+
+    taken = interleaved(
+        {
+            "together": Contender(lambda: experiment.react(policies, threads=1)),
+            "one by one": Contender(one_by_one),
+        },
+        _fewer(sizes), warm_ups=1, clock=sizes.clock,
+    )
+    decided = int(experiment.rounds.sum()) * POLICIES
+    return Result(
+        taken["together"].as_rate(decided), taken["one by one"].as_rate(decided),
+        note=f"{len(experiment):,} conversations, {decided // POLICIES:,} rounds, {POLICIES} "
+             "policies; packed before",
     )
 
 

@@ -16,6 +16,8 @@ import typer
 
 from cellium_fast.cli.bench import HELP as BENCH_HELP
 from cellium_fast.cli.bench import bench_command
+from cellium_fast.cli.evaluate import HELP as EVALUATE_HELP
+from cellium_fast.cli.evaluate import evaluate_command
 from cellium_fast.cli.output import NOTHING_READ, WRONG_USAGE, say
 from cellium_fast.cli.recover import HELP as RECOVER_HELP
 from cellium_fast.cli.recover import recover_command
@@ -33,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("replay", help=REPLAY_HELP)(replay_command)
+app.command("evaluate", help=EVALUATE_HELP)(evaluate_command)
 app.command("simulate")(simulate_command)
 app.command("recover", help=RECOVER_HELP)(recover_command)
 app.command("bench", help=BENCH_HELP)(bench_command)

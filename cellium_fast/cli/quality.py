@@ -78,12 +78,10 @@ def print_quality(judged: Mapping[str, JudgedRuns]) -> None:
 
 
 def _print_labelled(out: Console, judged: Mapping[str, JudgedRuns]) -> None:
-    from cellium_fast.quality import Detector
-
     rows: list[tuple[str, list[str]]] = []
     ends = []
     for name, runs in judged.items():
-        rows.append((name, _wholes(runs.quality(Detector.POLICY))))
+        rows.append((name, _wholes(runs.quality("policy"))))
         rows += [(f" {label}", _cells(runs, detector)) for detector, label in ROWS.items()]
         ends.append(len(rows) - 1)
     columns = zip(*(cells for _, cells in rows), strict=True)
@@ -95,10 +93,8 @@ def _print_labelled(out: Console, judged: Mapping[str, JudgedRuns]) -> None:
 
 
 def _print_unlabelled(out: Console, judged: Mapping[str, JudgedRuns]) -> None:
-    from cellium_fast.quality import Detector
-
     columns = [
-        (label, [_percent(runs.quality(Detector(detector)).flagged, 2) for runs in judged.values()])
+        (label, [percent(one.quality(detector).flagged.share, 2) for one in judged.values()])
         for detector, label in ROWS.items()
     ]
     print_columns(out, "flagged of 100,\noutcomes unknown", list(judged), columns)
@@ -115,28 +111,29 @@ def _wholes(quality: Quality) -> list[str]:
 
 
 def _cells(runs: JudgedRuns, detector: str) -> list[str]:
-    from cellium_fast.quality import Detector
-
-    quality = runs.quality(Detector(detector))
+    quality = runs.quality(detector)
     chosen = ["", ""]
     if detector in CHOSEN:
-        by_action = runs.quality(Detector(CHOSEN[detector]))
+        by_action = runs.quality(CHOSEN[detector])
         chosen = [f"{by_action.caught.count:,}", f"{by_action.disturbed.count:,}"]
     return [
-        f"{quality.caught.count:,}", _percent(quality.caught, 1), _interval(quality.caught, 1),
-        f"{quality.disturbed.count:,}", _percent(quality.disturbed, 2),
-        _interval(quality.disturbed, 2),
-        f"{quality.saved.count:,}", _percent(quality.saved, 1), f"{quality.lost.count:,}",
-        _percent(quality.flagged, 2), *chosen,
+        f"{quality.caught.count:,}", percent(quality.caught.share, 1),
+        interval(quality.caught.interval, 1),
+        f"{quality.disturbed.count:,}", percent(quality.disturbed.share, 2),
+        interval(quality.disturbed.interval, 2),
+        f"{quality.saved.count:,}", percent(quality.saved.share, 1), f"{quality.lost.count:,}",
+        percent(quality.flagged.share, 2), *chosen,
     ]
 
 
-def _percent(share: Share, digits: int) -> str:
-    return "-" if share.share is None else f"{100 * share.share:.{digits}f}"
+def percent(share: float | None, digits: int, *, signed: bool = False) -> str:
+    """Say a share in percent; a difference of shares with its sign."""
+    return "-" if share is None else f"{100 * share:{'+' if signed else ''}.{digits}f}"
 
 
-def _interval(share: Share, digits: int) -> str:
-    if share.interval is None:
+def interval(ends: tuple[float, float] | None, digits: int, *, signed: bool = False) -> str:
+    """Say an interval of shares, or of differences, in percent."""
+    if ends is None:
         return "-"
-    low, high = share.interval
-    return f"{100 * low:.{digits}f}-{100 * high:.{digits}f}"
+    between = " to " if signed else "-"
+    return between.join(percent(end, digits, signed=signed) for end in ends)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +28,7 @@ from cellium_fast.cli.output import (
 )
 from cellium_fast.cli.quality import LEGEND as QUALITY_LEGEND
 from cellium_fast.cli.quality import plain_quality, print_quality
+from cellium_fast.cli.recordings import Paths, files_below, no_collector, read
 from cellium_fast.cli.table import (
     LEGEND,
     OUTCOMES,
@@ -42,16 +42,13 @@ from cellium_fast.cli.table import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.progress import Progress
-
     from cellium_fast.decision import Decisions
     from cellium_fast.quality import JudgedRuns
-    from cellium_fast.replay import PackedRuns, ReplayResult, RunName, Summary
+    from cellium_fast.replay import ReplayResult, RunName, Summary
     from cellium_fast.rounds import Round
-    from cellium_fast.traces import Problem, RecordedRun
+    from cellium_fast.traces import RecordedRun
 
 NAMES_LISTED = 5        # runs named to someone who asked for one that there is not
-RUNS_UNSHOWN = 100      # between two updates of the progress bar, in one file
 ROUNDS_SHOWN = 40       # in a longer run, rounds without an intervention share a line
 CALLS_LENGTH = 40       # characters
 
@@ -79,13 +76,7 @@ HELP = "\n\n".join((
 
 
 def replay_command(
-    paths: Annotated[
-        list[Path],
-        # Whether a file can be read is found out by reading it: the others are read all the same.
-        typer.Argument(
-            metavar="PATH...", help="Files or directories of recordings.", readable=False
-        ),
-    ],
+    paths: Paths,
     policy: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="Preset, or a .toml, .yaml or .json file.")
     ] = "default",
@@ -140,7 +131,8 @@ def replay_command(
         refuse(f"--seed: wanted a number below 2**64, got {seed}")
     if summary and show is not None:
         refuse("--summary: wanted without --show, which is about one run")
-    files, passed_over = _files(paths, decisions)
+    files, passed_over = files_below(paths)
+    _check_output(decisions, files)
     shown = None if show is None else _ShownRun(show)
 
     from cellium_fast.arguments import usable_cpus
@@ -151,8 +143,11 @@ def replay_command(
         jobs = 1    # writing decisions takes far longer than reading, and quotes errors by packing
     judge = Judge(seed) if summary else None
     with (
-        whole_file("--decisions", decisions) as write, progress("runs") as bar, _no_collector(),
-        closing(_read(files, jobs or usable_cpus(), limit, shown, bar)) as found,
+        whole_file("--decisions", decisions) as write, progress("runs") as bar, no_collector(),
+        closing(read(
+            files, jobs or usable_cpus(), bar, limit=limit,
+            on_run=None if shown is None else shown.look_at,
+        )) as found,
     ):
 
         def take(names: Sequence[RunName], taken: Decisions) -> None:
@@ -189,61 +184,13 @@ def replay_command(
         refuse(f"--strict: {result.problems:,} problems in the files, named above", NOT_SOUND)
 
 
-def _files(paths: Sequence[Path], output: Path | None) -> tuple[list[Path], int]:
-    """Return the files to read, and how many others there are in the directories."""
-    from cellium_fast.traces import find_files
-
-    if output is not None and str(output) == "-":
+def _check_output(output: Path | None, files: Sequence[Path]) -> None:
+    if output is None:
+        return
+    if str(output) == "-":
         refuse("--decisions: wanted the path of a file, got '-'; stdout has the result")
-    for path in paths:
-        try:
-            path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            refuse(f"{path}: there is no such file or directory")
-        except OSError:     # reading it will name it and say why
-            continue
-    passed_over: set[Path] = set()
-    files = find_files(paths, passed_over.add)
-    if output is not None and any(os.path.realpath(output) == os.path.realpath(f) for f in files):
+    if any(os.path.realpath(output) == os.path.realpath(file) for file in files):
         refuse(f"--decisions: {output} is among the files to read; wanted another place")
-    return files, len(passed_over.difference(files))
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Let nothing look for cycles: recordings have none, and it takes up to a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _read(
-    files: Sequence[Path], jobs: int, limit: int | None, shown: _ShownRun | None, bar: Progress
-) -> Generator[RecordedRun | PackedRuns | Problem, None, None]:
-    from cellium_fast.replay import read_files
-    from cellium_fast.traces import Problem, RecordedRun
-
-    sizes = {file: os.path.getsize(file) if os.path.isfile(file) else 0 for file in files}
-    task = bar.add_task("Reading", total=sum(sizes.values()), count=0)
-    runs = 0
-
-    def show_progress(file: Path) -> None:
-        bar.update(task, advance=sizes[file], count=runs)
-
-    for found in read_files(files, jobs, on_file=show_progress):
-        if not isinstance(found, Problem):
-            runs += 1 if isinstance(found, RecordedRun) else len(found.runs)
-            if runs % RUNS_UNSHOWN == 0:
-                bar.update(task, count=runs)
-        if shown is not None and isinstance(found, RecordedRun):
-            shown.look_at(found)
-        yield found
-        if runs == limit:
-            return
 
 
 # --- decisions as lines --------------------------------------------------------------------------
