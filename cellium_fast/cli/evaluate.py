@@ -153,7 +153,7 @@ def _evaluate(
     with (
         progress("runs") as bar, no_collector(), closing(read(files, jobs, bar)) as found,
     ):
-        task = bar.add_task("Deciding", total=None, count=0)
+        task = bar.add_task("Deciding", total=1, count=0)
         return evaluate(
             found, policies, seed=seed, resamples=resamples,
             on_problem=lambda problem: say(str(problem)),

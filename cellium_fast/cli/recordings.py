@@ -64,25 +64,36 @@ def read(
     limit: int | None = None,
     on_run: Callable[[RecordedRun], None] | None = None,
 ) -> Generator[RecordedRun | PackedRuns | Problem, None, None]:
-    """Yield what `read_files` does, up to so many runs, and show how far it is.
+    """Give what `read_files` yields, up to so many runs, and show how far it is.
 
     `on_run` is called with each run before it is packed; for a single job.
     """
+    sizes = {file: os.path.getsize(file) if os.path.isfile(file) else 0 for file in files}
+    task = bar.add_task("Reading", total=sum(sizes.values()), count=0)
+
+    def show(runs: int, file: Path | None) -> None:
+        bar.update(task, advance=sizes[file] if file else None, count=runs)
+
+    return _read(files, jobs, show, limit, on_run)
+
+
+def _read(
+    files: Sequence[Path], jobs: int, show: Callable[[int, Path | None], None],
+    limit: int | None, on_run: Callable[[RecordedRun], None] | None,
+) -> Generator[RecordedRun | PackedRuns | Problem, None, None]:
     from cellium_fast.replay import read_files
     from cellium_fast.traces import Problem, RecordedRun
 
-    sizes = {file: os.path.getsize(file) if os.path.isfile(file) else 0 for file in files}
-    task = bar.add_task("Reading", total=sum(sizes.values()), count=0)
     runs = 0
 
-    def show_progress(file: Path) -> None:
-        bar.update(task, advance=sizes[file], count=runs)
+    def after_file(file: Path) -> None:
+        show(runs, file)
 
-    for found in read_files(files, jobs, on_file=show_progress):
+    for found in read_files(files, jobs, on_file=after_file):
         if not isinstance(found, Problem):
             runs += 1 if isinstance(found, RecordedRun) else len(found.runs)
             if runs % RUNS_UNSHOWN == 0:
-                bar.update(task, count=runs)
+                show(runs, None)
         if on_run is not None and isinstance(found, RecordedRun):
             on_run(found)
         yield found
