@@ -22,6 +22,7 @@ from cellium_fast.action import Action
 from cellium_fast.cause import Cause, Evidence, StopCause
 from cellium_fast.decision import Decision, Decisions
 from cellium_fast.errors import (
+    BlockError,
     CelliumError,
     DirectoryInUseError,
     ForkedError,
@@ -63,6 +64,7 @@ LATER = {
 
 __all__ = [
     "Action",
+    "BlockError",
     "Cause",
     "CelliumError",
     "Decision",

@@ -110,7 +110,14 @@ class SessionError(InputError):
 
 
 class ReentryError(CelliumError, RuntimeError):
-    """A fleet was called from within a call of its own, by a finalizer or a signal handler."""
+    """A fleet was called from within a call of its own, by a finalizer or a signal handler.
+
+    Or inside the ``with`` of one of its blocks, see `Fleet.block`.
+    """
+
+
+class BlockError(CelliumError, RuntimeError):
+    """A block of sessions is used outside its ``with``, or while another thread steps it."""
 
 
 class MissingColumnError(CelliumError, AttributeError):

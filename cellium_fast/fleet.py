@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cellium_fast import _records, arguments, checks
+from cellium_fast.block import MOST_CALLS, Block, columns_given
 from cellium_fast.changes import Rows
 from cellium_fast.decision import Decisions
 from cellium_fast.errors import InputError, SessionError, shown
@@ -285,6 +286,51 @@ class Fleet(Persistence):
         if out is not None:
             arguments.check_fit(out, len(checked), None if want is None else wanted)
         return self._lock.run(self._step, checked, rounds, columns, wanted, out)
+
+    def block(
+        self,
+        ids: ArrayLike,
+        *,
+        calls: int = 1,
+        given: Collection[str] | None = None,
+        want: Collection[str] | None = None,
+    ) -> Block:
+        """Sessions to be stepped many times, also by code that Numba compiled.
+
+        A context manager. Inside its ``with`` it has the fleet's turn, ``block.rounds`` are the
+        columns in, ``block.decisions`` those out, and ``block.step(start, stop)`` or
+        ``cellium_fast.nopython.step(block.address, start, stop)`` is a `step` of those rows.
+
+        Parameters
+        ----------
+        ids
+            (N,) of open sessions, none twice, without `Session` objects; row i is session ids[i].
+        calls
+            Room for so many tool calls a round, on average over the rows.
+        given
+            Names of the columns of `RoundBatch` that your code fills, for every call and every
+            round it steps; the others are as if left out. None: all but ``call_shape``,
+            ``call_result``, ``call_size`` and ``text_sketch``, which say something in any case.
+        want
+            Names of the columns of `Decisions` to write, as in `step`.
+
+        Raises
+        ------
+        InputError
+            An argument does not make sense, or the fleet is durable.
+        SessionError
+            On entering: an id is unknown, closed, stands twice or has a `Session` object.
+        """
+        checked = arguments.session_ids(ids)
+        calls = checks.whole_number("calls", calls, 0, MOST_CALLS)
+        columns = columns_given(given)
+        wanted = arguments.wanted(want)
+        if self._journal is not None:
+            raise InputError(
+                "fleet: every step of a durable fleet goes into its journal, and those of a block "
+                "would not; step it by `step`, or use a block of a fleet in memory"
+            )
+        return Block(self, checked, calls, columns, wanted)
 
     def user_message(self, ids: ArrayLike) -> None:
         """A real user message reached these sessions: a new task begins.

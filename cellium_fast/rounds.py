@@ -98,9 +98,17 @@ ROUND_COLUMNS = {
     "success": np.int8,
     "event": np.uint8,
 }
-FLAGS_WANTED = (
-    "a sum of 1 (error), 2 (empty), 4 (transient, only with 1) and 8 (acknowledged, not with 1)"
-)
+# What the values of a column shall be.
+WANTED = {
+    "call_offsets": "no fall",
+    "call_flags": (
+        "a sum of 1 (error), 2 (empty), 4 (transient, only with 1) and 8 (acknowledged, not with 1)"
+    ),
+    "progress": "a number in [0, 1], or NaN for not given",
+    "reward": "a number in [0, 1], or NaN for not given",
+    "success": "1, 0, or -1 for not given",
+    "event": "0, 1 or 2",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -220,13 +228,13 @@ class RoundBatch:
         for name in ("progress", "reward"):
             if name in columns:
                 where = _columns.first_no_fraction(columns[name])
-                all_good(name, where, columns[name], "a number in [0, 1], or NaN for not given")
+                all_good(name, where, columns[name], WANTED[name])
         if "success" in columns:
             where = _columns.first_outside(columns["success"], -1, 1)
-            all_good("success", where, columns["success"], "1, 0, or -1 for not given")
+            all_good("success", where, columns["success"], WANTED["success"])
         if "event" in columns:
             where = _columns.first_above(columns["event"], _records.EVENT_COMPACTION)
-            all_good("event", where, columns["event"], "0, 1 or 2")
+            all_good("event", where, columns["event"], WANTED["event"])
         return columns
 
     def _checked_calls(self, size: int) -> dict[str, NDArray[Any]]:
@@ -237,7 +245,8 @@ class RoundBatch:
             offsets = array("call_offsets", self.call_offsets, np.int64, (size + 1,)).copy()
             if offsets[0] != 0:
                 raise InputError(f"call_offsets[0]: wanted 0, got {offsets[0]}")
-            all_good("call_offsets", _columns.first_fall(offsets), offsets, "no fall")
+            where = _columns.first_fall(offsets)
+            all_good("call_offsets", where, offsets, WANTED["call_offsets"])
             total = int(offsets[-1])
             columns["call_offsets"] = offsets
         for name, dtype in CALL_COLUMNS.items():
@@ -255,7 +264,8 @@ class RoundBatch:
                 raise InputError(f"{name}: wanted for the {total} calls, got None")
         if "call_flags" in columns:
             flags = columns["call_flags"]
-            all_good("call_flags", _columns.first_bad_flags(flags), flags, FLAGS_WANTED)
+            where = _columns.first_bad_flags(flags)
+            all_good("call_flags", where, flags, WANTED["call_flags"])
         return columns
 
     def __repr__(self) -> str:

@@ -92,16 +92,12 @@ cdef class SlotTable:
 
     cdef void use(self, const int64_t[::1] slots) noexcept:
         # A call used these slots.
-        cdef Py_ssize_t i
         if self.use_of_slots != NULL:
-            self.calls += 1
-            for i in range(slots.shape[0]):
-                self.use_of_slots[slots[i]] = self.calls
+            note_uses(&self.calls, self.use_of_slots, &slots[0], slots.shape[0])
 
     cdef void use_one(self, int64_t slot) noexcept:
         if self.use_of_slots != NULL:
-            self.calls += 1
-            self.use_of_slots[slot] = self.calls
+            note_uses(&self.calls, self.use_of_slots, &slot, 1)
 
     cdef void give_back(self, const int64_t[::1] slots) noexcept:
         # The sessions of these slots are closed; there is room for as many in `free`.

@@ -78,4 +78,16 @@ ALWAYS_INLINE Packed packed(Counter counter)
     return (Packed){counter.uid, (uint64_t)counter.purpose << 56 | counter.round};
 }
 
+/* Of users' environments, whose own number of a draw takes the place of the block. */
+#define ENVIRONMENT_PURPOSE 255
+
+/* Uniform on [0, 1), a multiple of 2^-53, for an environment; of `number` 24 bits count. */
+ALWAYS_INLINE double environment_uniform(
+    uint64_t key, uint64_t uid, uint32_t round, uint32_t number)
+{
+    Packed counter = packed((Counter){uid, round, ENVIRONMENT_PURPOSE});
+    counter.rest += (number & 0xFFFFFF) * NEXT_BLOCK;
+    return (double)(philox(key, counter).first >> 11) * 0x1p-53;
+}
+
 #endif

@@ -23,6 +23,9 @@ cdef extern from "philox.h" nogil:
         uint64_t first, last
 
     Random philox(uint64_t key, Packed counter) noexcept
+    double environment_uniform(
+        uint64_t key, uint64_t uid, uint32_t round, uint32_t number
+    ) noexcept
 
 cdef extern from "elementary.h" nogil:
     double log_of(double x) noexcept

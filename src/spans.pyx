@@ -77,7 +77,7 @@ cdef class Turn:
         if self.is_mine():
             raise ReentryError(
                 "the fleet is in the middle of a call; a finalizer or signal handler that runs "
-                "within it cannot call the fleet"
+                "within it cannot call the fleet, nor what stands inside the `with` of a block"
             )
         self.wait()
         self.holder = PyThread_get_thread_ident()

@@ -4,6 +4,16 @@ from libc.stdint cimport int64_t, uint64_t
 from cellium_fast._records cimport Batch
 
 
+cdef inline void note_uses(
+    uint64_t* calls, uint64_t* use_of_slots, const int64_t* slots, Py_ssize_t count
+) noexcept nogil:
+    # A call used these slots.
+    cdef Py_ssize_t i
+    calls[0] += 1
+    for i in range(count):
+        use_of_slots[slots[i]] = calls[0]
+
+
 cdef class SlotTable:
     cdef public Batch base
     cdef public int64_t used
