@@ -1,4 +1,4 @@
-"""Functions of users as machine code, by Numba.
+"""Functions of users as machine code, by Numba; and what is wrong when a call of one fails.
 
 A compiled function is called as Numba calls its own:
 ``int f(void* returned, void** error, const void* features[, const void* outcome])``. It gives 0 if
@@ -22,11 +22,18 @@ from numba.core import types
 from numba.core.errors import NumbaError
 from xxhash import xxh3_64_hexdigest
 
-from cellium_fast.errors import UserCodeError
+from cellium_fast.errors import UserCodeError, shown
 from cellium_fast.feature_types import FEATURES, OUTCOME, RecordType
 from cellium_fast.python_arithmetic import UserCompiler
-from cellium_fast.user_code import UserFunction, UserRule, definition_of
-from cellium_fast.user_failures import WANTED, checked, not_compiled, read
+from cellium_fast.user_failures import (
+    WANTED,
+    Nonsense,
+    checked,
+    not_compiled,
+    raised_error,
+    read,
+)
+from cellium_fast.user_functions import UserFunction, UserRule, definition_of
 
 # What compiled code returns: one byte that is 0 or 1, eight bytes of an integer, or of a float.
 BOOLEAN, INTEGER, FLOAT = 0, 1, 2
@@ -49,6 +56,8 @@ class CompiledFunction:
         What it returns: 0 a boolean, 1 an int64, 2 a float64.
     cannot_fail
         Whether it returns what it may, whatever the features are.
+    kept
+        What the code lives in.
     raised
         If it runs as Python: what its newest failed call raised.
     """
@@ -71,9 +80,9 @@ def compile_function(source: UserFunction) -> CompiledFunction:
     UserCodeError
         It does not compile, or returns what it may not.
     """
-    if numba.config.DISABLE_JIT:        # type: ignore[attr-defined]
+    if numba.config.DISABLE_JIT:
         return _interpreted(source)
-    code = _machine_code(source)
+    dispatcher, code = _machine_code(source)
     returned = code.signature.return_type
     kind = KINDS.get(returned)
     if kind is None or (kind == FLOAT and isinstance(source, UserRule)):
@@ -82,7 +91,8 @@ def compile_function(source: UserFunction) -> CompiledFunction:
             source.name, *definition_of(source), f"{wanted}, it returns {_in_words(returned)}"
         )
     address = code.library.get_pointer_to_function(code.fndesc.llvm_func_name)
-    return CompiledFunction(source, address, kind, kind == BOOLEAN and _always_fine(code), code)
+    cannot_fail = kind == BOOLEAN and _always_fine(code)
+    return CompiledFunction(source, address, kind, cannot_fail, dispatcher)
 
 
 def _in_words(returned: types.Type) -> str:
@@ -93,8 +103,8 @@ def _in_words(returned: types.Type) -> str:
     return {"float64": "a float", "bool": "a bool"}.get(str(returned), f"{returned!s:.80}")
 
 
-def _machine_code(source: UserFunction) -> Any:
-    """Numba's result of compiling a function."""
+def _machine_code(source: UserFunction) -> tuple[Any, Any]:
+    """Numba's dispatcher of a function, and what it compiled."""
     records = (FEATURES, OUTCOME)[: len(source.PARAMETERS)]
     depends = _digest(source.function)
     arguments = tuple(RecordType(one.called, one.layout, depends) for one in records)
@@ -107,7 +117,7 @@ def _machine_code(source: UserFunction) -> Any:
         try:
             dispatcher: Any = numba.njit(source.function, cache=cache, **options)
             dispatcher.compile(arguments)
-            return dispatcher.overloads[arguments]
+            return dispatcher, dispatcher.overloads[arguments]
         except NumbaError as error:
             raise not_compiled(source, error) from error
         except Exception as error:      # no place for a cache, or one that cannot be used
@@ -192,3 +202,47 @@ def _interpreted(source: UserFunction) -> CompiledFunction:
     callback = ctypes.CFUNCTYPE(ctypes.c_int32, *pointers)(call)
     address = ctypes.cast(callback, ctypes.c_void_p).value or 0
     return CompiledFunction(source, address, kind, False, callback, raised)
+
+
+# --- what went wrong ------------------------------------------------------------------------------
+def failure(
+    function: CompiledFunction, features: bytes, outcome: bytes | None = None,
+    returned: object = None,
+) -> BaseException:
+    """What to raise after a call failed, or returned what the function may not.
+
+    The Python function is called again, with the same numbers, to find out what went wrong where.
+
+    Parameters
+    ----------
+    function
+        The one that was called.
+    features, outcome
+        The records it was called with; `outcome` for a reward.
+    returned
+        What it returned, if its status was 0.
+
+    Returns
+    -------
+    BaseException
+        A `UserCodeError`; or an interrupt, if that is what ended the call.
+    """
+    source = function.source
+    raised = function.raised.pop() if function.raised else None
+    if raised is not None and not isinstance(raised, Exception):
+        return raised
+    problem: Exception | None = None
+    try:
+        checked(source, source.function(*read(features, outcome)))
+    except Exception as error:
+        problem = error
+    if problem is None and raised is not None:      # it does not always do the same
+        problem = raised
+    if isinstance(problem, Nonsense):
+        return UserCodeError(source.name, *definition_of(source), str(problem))
+    if problem is not None:
+        return raised_error(source, problem)
+    what = "failed" if returned is None else f"returned {shown(returned)}"
+    wanted = f"{what} in compiled code, though not in Python; wanted {WANTED[source.DECORATOR]}"
+    hint = "whole numbers have 64 bits there"
+    return UserCodeError(source.name, *definition_of(source), f"{wanted}: {hint}")

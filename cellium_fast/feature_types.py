@@ -25,13 +25,13 @@ from xxhash import xxh3_64_hexdigest
 
 from cellium_fast import _records
 
-# As `cellium_fast.user_code.RoundOutcome` has them, and the struct of this name in C.
+# As `cellium_fast.user_functions.RoundOutcome` has them, and the struct of this name in C.
 ROUND_OUTCOME = np.dtype([
     ("reward", "f8"), ("success", "i8"), ("told", "i8"), ("calls", "i8"), ("decision_stuck", "i8"),
 ])
 
 
-class RecordType(types.Type):       # type: ignore[misc]
+class RecordType(types.Type):
     """The address of a record of a NumPy dtype.
 
     Code in Numba's cache is found by the types of its arguments. So their names tell all that the
@@ -52,7 +52,7 @@ OUTCOME = RecordType("outcome", ROUND_OUTCOME)
 
 
 @register_model(RecordType)
-class _Address(models.OpaqueModel):     # type: ignore[misc]
+class _Address(models.OpaqueModel):
     """A pointer."""
 
 
@@ -63,7 +63,7 @@ def _field_type(layout: np.dtype[Any]) -> types.Type:
 
 
 @infer_getattr
-class _Attributes(AttributeTemplate):   # type: ignore[misc]
+class _Attributes(AttributeTemplate):
     key = RecordType
 
     def generic_resolve(self, record: RecordType, name: str) -> types.Type:
@@ -75,7 +75,7 @@ class _Attributes(AttributeTemplate):   # type: ignore[misc]
         return _field_type(record.layout.fields[name][0])   # type: ignore[index]
 
 
-@lower_getattr_generic(RecordType)      # type: ignore[misc]
+@lower_getattr_generic(RecordType)
 def _load_field(
     context: Any, builder: ir.IRBuilder, record: RecordType, address: ir.Value, name: str
 ) -> ir.Value:

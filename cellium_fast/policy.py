@@ -29,7 +29,7 @@ from cellium_fast.parameters import (
     merged,
 )
 from cellium_fast.rules import LastResort, ProposingRule, Rule, Rules
-from cellium_fast.user_code import BIASES_OF_USERS, REWARD_OF_USERS, RULES_OF_USERS, user_functions
+from cellium_fast.user_code import BIASES_OF_USERS, REWARD_OF_USERS, RULES_OF_USERS, functions_of
 
 
 class Bias(Parameters):
@@ -234,7 +234,7 @@ class Policy(Parameters):
         PolicyError
             No import path leads to a function; the message names it.
         """
-        for function in user_functions(self):
+        for function in functions_of(self):
             function.import_path        # noqa: B018   raises; pydantic would wrap the exception
         return super().as_json()
 

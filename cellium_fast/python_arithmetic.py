@@ -1,9 +1,9 @@
 """Arithmetic of functions of users: what Python would refuse fails in compiled code too.
 
-Numba's integers wrap at 64 bits, and its `math` functions give NaN or infinity where Python's raise.
-So operators and functions of numbers, where they stand in the source of a function, are replaced by
-ones that check (`PythonArithmetic`, a pass of the compiler). LLVM removes the checks that the widths
-of the fields make needless: of ``features.stuck_iterations + 1`` nothing is left.
+Numba's integers wrap at 64 bits, and its `math` functions give NaN or infinity where Python's own
+raise. So operators and functions of numbers, where they stand in the source of a function, are
+replaced by ones that check (`PythonArithmetic`, a pass of the compiler). LLVM removes the checks
+that the widths of the fields make needless: of ``features.stuck_iterations + 1`` nothing is left.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ FUNCTIONS: dict[Any, Any] = {
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
-class PythonArithmetic(FunctionPass):       # type: ignore[misc]
+class PythonArithmetic(FunctionPass):
     """Puts checked operators and functions in the places of plain ones."""
 
     _name = "cellium_fast_python_arithmetic"
@@ -298,6 +298,7 @@ class PythonArithmetic(FunctionPass):       # type: ignore[misc]
         FunctionPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
+        """Change the code of a function; true if that changed."""
         code = state.func_ir
         _refuse_unset(code)
         for block in code.blocks.values():
@@ -368,10 +369,11 @@ def _named(code: Any, value: Any) -> Any:
     return None
 
 
-class UserCompiler(CompilerBase):       # type: ignore[misc]
+class UserCompiler(CompilerBase):
     """Numba's compiler with `PythonArithmetic`."""
 
     def define_pipelines(self) -> list[Any]:
+        """Numba's passes, and this one once inner functions are part of the code."""
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
         manager.add_pass_after(PythonArithmetic, InlineClosureLikes)
         manager.finalize()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cellium_fast import _step
 from cellium_fast.errors import UserCodeError, shown
 from cellium_fast.feature_types import ROUND_OUTCOME
-from cellium_fast.user_code import RoundOutcome, UserFunction, definition_of
-
-if TYPE_CHECKING:
-    from cellium_fast.compiled_code import CompiledFunction
+from cellium_fast.user_functions import RoundOutcome, UserFunction, definition_of
 
 WANTED = {"@rule": "True or False", "@reward": "a number in [0, 1]", "@bias": "a number in [-1, 1]"}
 LOWEST = {"@reward": 0.0, "@bias": -1.0}
@@ -47,51 +44,9 @@ def read(features: bytes, outcome: bytes | None = None) -> tuple[Any, ...]:
     return (*given, RoundOutcome._make(np.frombuffer(outcome, ROUND_OUTCOME)[0].item()))
 
 
-# --- when it was called ---------------------------------------------------------------------------
-def failure(
-    function: CompiledFunction, features: bytes, outcome: bytes | None = None,
-    returned: object = None,
-) -> BaseException:
-    """What to raise after a call failed, or returned what the function may not.
-
-    The Python function is called again, with the same numbers, to find out what went wrong where.
-
-    Parameters
-    ----------
-    function
-        The one that was called.
-    features, outcome
-        The records it was called with; `outcome` for a reward.
-    returned
-        What it returned, if its status was 0.
-
-    Returns
-    -------
-    BaseException
-        A `UserCodeError`; or an interrupt, if that is what ended the call.
-    """
-    source = function.source
-    raised = function.raised.pop() if function.raised else None
-    if raised is not None and not isinstance(raised, Exception):
-        return raised
-    problem: Exception | None = None
-    try:
-        checked(source, source.function(*read(features, outcome)))
-    except Exception as error:
-        problem = error
-    if problem is None and raised is not None:      # it does not always do the same
-        problem = raised
-    if isinstance(problem, Nonsense):
-        return UserCodeError(source.name, *definition_of(source), str(problem))
-    if problem is not None:
-        return _raised(source, problem)
-    what = "failed" if returned is None else f"returned {shown(returned)}"
-    wanted = f"{what} in compiled code, though not in Python; wanted {WANTED[source.DECORATOR]}"
-    hint = "whole numbers have 64 bits there"
-    return UserCodeError(source.name, *definition_of(source), f"{wanted}: {hint}")
-
-
-def _raised(source: UserFunction, problem: Exception) -> UserCodeError:
+# --- what went wrong ------------------------------------------------------------------------------
+def raised_error(source: UserFunction, problem: Exception) -> UserCodeError:
+    """What to raise where a call has raised: with the line of the user's file that did."""
     own = source.function.__code__.co_filename
     frames = [one for one in traceback.extract_tb(problem.__traceback__) if one.filename == own]
     file, line = (own, frames[-1].lineno or 0) if frames else definition_of(source)
@@ -101,12 +56,11 @@ def _raised(source: UserFunction, problem: Exception) -> UserCodeError:
     return error
 
 
-# --- when it was compiled -------------------------------------------------------------------------
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 RECORD = re.compile(r"cellium_fast\.(\w+)\(\w+\)")
 # Messages of Numba, and how they say it to someone who does not know it.
 IN_WORDS = (
-    (r"Untyped global name '(\w+)': .*'cellium_fast\.user_code\.\w+'",
+    (r"Untyped global name '(\w+)': .*'cellium_fast\.user_functions\.\w+'",
      r"one decorated function cannot call another, here \1; put what both need into a function "
      r"decorated with numba.njit alone"),
     (r"Untyped global name '(\w+)': .*'function'",

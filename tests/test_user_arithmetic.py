@@ -16,7 +16,7 @@ SEED = 20
 RECORDS = 300       # of features, for every function
 
 
-# --- whole numbers of 64 bits in Python: what the documentation says is different ------------------
+# --- whole numbers of 64 bits, in Python ----------------------------------------------------------
 class Whole(int):
     """A whole number whose operators refuse a result beyond 64 bits."""
 
@@ -71,11 +71,12 @@ class Floors:
     trunc = staticmethod(lambda number: whole(math.trunc(number)))
 
 
+ZERO = Whole(0)
 IN_PYTHON = {
     "math": Floors(),
     "int": lambda number: whole(int(number)),
     "round": lambda number: whole(round(number)),
-    "sum": lambda numbers, start=Whole(0): sum(numbers, start),
+    "sum": lambda numbers, start=ZERO: sum(numbers, start),
     "len": lambda numbers: Whole(len(numbers)),
     "range": lambda *ends: map(Whole, range(*ends)),
 }
@@ -314,7 +315,7 @@ def whole_of(draw, depth):
         return draw.choice([f"f.{draw.choice(WHOLES)}", str(draw.randrange(-3, 12))])
     one, other = whole_of(draw, depth - 1), whole_of(draw, depth - 1)
     return draw.choice([
-        *(f"({one} {sign} {other})" for sign in "+ - * // % & |".split()),
+        *(f"({one} {sign} {other})" for sign in ["+", "-", "*", "//", "%", "&", "|"]),
         f"abs({one})", f"(-{one})", f"min({one}, {other})", f"max({one}, {other})",
         f"int({float_of(draw, depth - 1)})", f"round({float_of(draw, depth - 1)})",
         f"({one} if {test_of(draw, depth - 1)} else {other})", f"({one} ** 2)",
@@ -326,7 +327,7 @@ def float_of(draw, depth):
         return draw.choice([f"f.{draw.choice(FLOATS)}", f"{draw.uniform(-2, 2):.3f}"])
     one, other = float_of(draw, depth - 1), float_of(draw, depth - 1)
     return draw.choice([
-        *(f"({one} {sign} {other})" for sign in "+ - * / // %".split()),
+        *(f"({one} {sign} {other})" for sign in ["+", "-", "*", "/", "//", "%"]),
         f"({whole_of(draw, depth - 1)} / {whole_of(draw, depth - 1)})",
         f"({one} * {whole_of(draw, depth - 1)})", f"({whole_of(draw, depth - 1)} - {one})",
         f"abs({one})", f"(-{one})", f"math.sqrt({one})", f"math.exp({one})", f"math.log({one})",
@@ -341,7 +342,7 @@ def test_of(draw, depth):
     one, other = kind(draw, depth - 1), kind(draw, depth - 1)
     left, right = test_of(draw, depth - 1), test_of(draw, depth - 1)
     return draw.choice([
-        *(f"({one} {sign} {other})" for sign in "< <= > >= == !=".split()),
+        *(f"({one} {sign} {other})" for sign in ["<", "<=", ">", ">=", "==", "!="]),
         f"({one} < {other} <= {kind(draw, depth - 1)})",
         f"({left} and {right})", f"({left} or {right})", f"(not {left})",
     ])
