@@ -11,7 +11,7 @@ import pytest
 
 from cellium_fast import (
     Action,
-    Decisions,
+    Fleet,
     InputError,
     Policy,
     Round,
@@ -21,10 +21,10 @@ from cellium_fast import (
 )
 from cellium_fast.cause import rules_in
 from cellium_fast.experiment import REACTION, Experiment
-from cellium_fast.replay import RunName, replay
 from cellium_fast.traces import USER_MESSAGE, Problem, RecordedRun
 from cellium_fast.traces.packed import packed
 
+OUTCOMES = {None: -1, False: 0, True: 1}
 STEPPING_IN = {Action.REDIRECT, Action.TERMINATE}
 # They learn at different speeds and draw often, so that a shared pool or draw would show.
 POLICIES = (
@@ -60,20 +60,40 @@ def made_runs(count: int, seed: int = 11) -> list[RecordedRun]:
     return runs
 
 
-def plain_reactions(runs: Sequence[RecordedRun], policy: Policy, seed: int) -> list[Any]:
-    """Per run what `REACTION` has, from the decisions of a replay, one after the other."""
-    seen: dict[str, list[tuple[set[Action], Action, tuple[str, ...]]]] = {
-        run.run: [] for run in runs
-    }
+Seen = dict[str, list[tuple[set[Action], Action, tuple[str, ...]]]]
 
-    def take(names: Sequence[RunName], decisions: Decisions) -> None:
-        for name, one in zip(names, decisions, strict=True):
-            seen[name.run].append((set(one.candidates), one.action, one.rules))
 
-    replay(runs, policy, seed=seed, on_decisions=take)
+def alone(parts: Sequence[Sequence[RecordedRun]], policy: Policy, seed: int) -> Seen:
+    """What is decided in the rounds of each run in a fleet of its own, part after part."""
+    fleet = Fleet(seed=seed, policies={"alone": policy})
+    seen: Seen = {}
+    for part in parts:
+        opened = fleet.open(len(part), context_limit=[run.context_limit or 0 for run in part])
+        running = list(zip(opened.tolist(), part, strict=True))
+        seen |= {run.run: [] for run in part}
+        number = 0
+        while running:
+            over = [(one, run) for one, run in running if len(run.rounds) == number]
+            fleet.close([one for one, _ in over], [OUTCOMES[run.success] for _, run in over])
+            running = [(one, run) for one, run in running if len(run.rounds) > number]
+            fleet.user_message([
+                one for one, run in running if run.events[number] == USER_MESSAGE
+            ])
+            ids = [one for one, _ in running]
+            decisions = fleet.step(ids, [run.rounds[number] for _, run in running])
+            for (_, run), one in zip(running, decisions, strict=True):
+                seen[run.run].append((set(one.candidates), one.action, one.rules))
+            number += 1
+    return seen
+
+
+def plain_reactions(
+    parts: Sequence[Sequence[RecordedRun]], policy: Policy, seed: int
+) -> list[Any]:
+    """Per run what `REACTION` has, from decisions one after the other."""
+    seen = alone(parts, policy, seed)
     reactions = []
-    for run in runs:
-        taken = seen[run.run]
+    for taken in seen.values():
         fired = [
             [bool(candidates & STEPPING_IN) for candidates, _, _ in taken],
             [action in STEPPING_IN for _, action, _ in taken],
@@ -98,12 +118,18 @@ def as_plain(reactions: Any) -> list[Any]:
 
 def test_each_policy_decides_as_it_would_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = made_runs(90)
-    monkeypatch.setattr(lockstep, "GROUP_SIZE", 400)    # three groups, and pools go on
+    monkeypatch.setattr(lockstep, "GROUP_SIZE", 400)    # several groups, and pools go on
     monkeypatch.setattr(lockstep, "CHUNK_SIZE", 50)
+    named = {run.run: run for run in runs}
+    parts = [
+        [named[one.name.run] for one in group.runs]
+        for group in lockstep.groups(packed(runs)) if isinstance(group, lockstep.Group)
+    ]
+    assert len(parts) > 2
     together = Experiment(runs).react(POLICIES, seed=9)
     assert together.shape == (len(POLICIES), len(runs)) and together.dtype == REACTION
     for policy, reactions in zip(POLICIES, together, strict=True):
-        assert as_plain(reactions) == plain_reactions(runs, policy, 9)
+        assert as_plain(reactions) == plain_reactions(parts, policy, 9)
     # The policies do differ, in what they choose and not only in what they consider.
     assert len({bytes(side["chosen"].tobytes()) for side in together}) == len(POLICIES)
     assert (together["chosen"]["first"] != together["candidates"]["first"]).any()
@@ -137,8 +163,7 @@ def test_what_is_known_of_the_runs_and_which_are_kept() -> None:
     assert told == [broken] and every.problems == 1 and every.left_out == 0
     assert [name.run for name in every.names] == [run.run for run in runs]
     assert every.rounds.tolist() == [len(run.rounds) for run in runs]
-    codes = {None: -1, False: 0, True: 1}
-    assert every.success.tolist() == [codes[run.success] for run in runs]
+    assert every.success.tolist() == [OUTCOMES[run.success] for run in runs]
     kept = [run for run in runs if run.success is not None and run.source != "y"]
     some = Experiment(
         packed(runs), keep=lambda run: run.success is not None and run.name.source != "y"
