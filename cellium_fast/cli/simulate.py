@@ -1,98 +1,220 @@
-"""`cellium-fast simulate`: simulated agents with and without control, side by side."""
+"""`cellium-fast simulate`: the same simulated agents under several controls, side by side."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cellium_fast.cli.output import console, load_policy, print_json, progress, refuse
+from cellium_fast.cli.output import (
+    console,
+    load_policy,
+    print_json,
+    progress,
+    refuse,
+    whole_file,
+)
 
 if TYPE_CHECKING:
-    from cellium_fast.simulate import SimulationResult
+    from rich.console import Console
+
+    from cellium_fast.simulate import (
+        Control,
+        ControlResult,
+        Environment,
+        Estimate,
+        SimulationResult,
+    )
 
 MOST = 2**31 - 1    # sessions, and rounds, that `simulate` takes
 
+# For the help text, which imports no numba; a test compares it with the package's.
+CONTROLS = "none, cap, cap:ROUNDS, equal_calls_stop, equal_calls_redirect, cellium, default"
+
 
 def simulate_command(
-    sessions: Annotated[int, typer.Option(min=1, help="Agents.")] = 1_000,
+    sessions: Annotated[int, typer.Option(min=1, help="Agents.")] = 10_000,
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds that each agent has at most.")
     ] = 60,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the agents and of the control loop, below 2**63.")
     ] = 0,
+    control: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help=f"One of {CONTROLS}; repeatable. Left out: all of them."),
+    ] = None,
     policy: Annotated[
-        str,
-        typer.Option(metavar="NAME|FILE", help="Preset, or a .toml, .yaml or .json file."),
-    ] = "default",
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="One more control: a preset, or a .toml, .yaml or .json file; repeatable.",
+        ),
+    ] = None,
+    reactions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What differs from the built-in reactions and rates: .toml, .yaml or .json.",
+        ),
+    ] = None,
+    show_reactions: Annotated[
+        bool, typer.Option("--show-reactions", help="Print them, as TOML to edit, and leave.")
+    ] = False,
+    round_price: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="What a round costs, if a success is worth 1."),
+    ] = 0.005,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Write a figure (needs matplotlib).")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
 ) -> None:
-    """Run simulated agents under control, and the same agents left alone."""
-    chosen = load_policy(policy)
+    """Let simulated agents run under several controls, with the same luck, side by side."""
     for option, number in (("--sessions", sessions), ("--rounds", rounds)):
         if number > MOST:
             refuse(f"{option}: wanted a number in [1, {MOST:,}], got {number}")
     if seed >= 2**63:
         refuse(f"--seed: wanted a number below 2**63, got {seed}")
+    policies = {name: load_policy(name) for name in policy or ()}
+    if show_reactions:
+        _show_reactions(reactions)
+        return
+    controls = {**_controls(control), **policies}
+    environment = _population(reactions)
 
     from cellium_fast.simulate import simulate
 
-    with progress("rounds") as bar:
+    with whole_file("--plot", plot) as write, progress("rounds") as bar:
         task = bar.add_task("Simulating", total=None, count=0)
         result = simulate(
-            sessions, rounds, seed=seed, policy=chosen,
-            progress=lambda done, total: bar.update(
-                task, completed=done, total=total, count=done
+            sessions, rounds, seed=seed, controls=controls, environment=environment,
+            round_price=round_price,
+            progress=lambda what, done, total: bar.update(
+                task, description=f"Simulating: {what}", completed=done, total=total, count=done
             ),
         )
+        if write is not None:
+            write(_drawn(result))
     if as_json:
-        print_json({"policy": policy, "seed": seed, **_plain(result)})
+        print_json(result.as_json())
     else:
         _print_tables(result)
 
 
-def _plain(result: SimulationResult) -> dict[str, Any]:
-    from dataclasses import asdict
+def _controls(names: list[str] | None) -> dict[str, Control]:
+    from cellium_fast.simulate import USUAL, Cap
 
-    plain = asdict(result)
-    for side in ("controlled", "uncontrolled"):
-        plain[side]["by_kind"] = {
-            kind: {"sessions": sessions, "success": success}
-            for kind, (sessions, success) in plain[side]["by_kind"].items()
-        }
-    return plain
+    if names is None:
+        return USUAL
+    chosen: dict[str, Control] = {}
+    for name in names:
+        kind, _, number = name.partition(":")
+        if kind == "cap" and number.isdecimal() and 0 < int(number) <= MOST:
+            chosen[name] = Cap(int(number))
+        elif name in USUAL:
+            chosen[name] = USUAL[name]
+        else:
+            refuse(f"--control: wanted one of {CONTROLS}, got {name!r}")
+    return chosen
+
+
+def _population(reactions: Path | None) -> Environment:
+    from cellium_fast.errors import CelliumError
+    from cellium_fast.simulate import Tables, population
+
+    try:
+        return population(None if reactions is None else Tables.from_file(reactions))
+    except CelliumError as error:
+        refuse(f"--reactions: {error}")
+
+
+def _drawn(result: SimulationResult) -> bytes:
+    try:
+        from cellium_fast.simulate.plot import drawn
+    except ImportError:
+        refuse("--plot: this needs matplotlib: pip install 'cellium-fast[plot]'")
+    return drawn(result)
+
+
+def _show_reactions(reactions: Path | None) -> None:
+    from cellium_fast.errors import CelliumError
+    from cellium_fast.simulate import Tables
+
+    try:
+        tables = Tables.shipped() if reactions is None else Tables.from_file(reactions)
+    except CelliumError as error:
+        refuse(f"--reactions: {error}")
+    typer.echo(tables.to_toml(), nl=False)
+
+
+FIGURES = (
+    "success", "  more", "rounds a run", "  fewer", "1,000 tokens a run", "worth", "regret",
+    "stopped", "interventions", "  helped", "  hurt", "  rescued", "  spoiled", "rounds/s",
+)
+LEGEND = (
+    "more, fewer: than the same agents without control, with 95 % intervals of the paired "
+    "differences.",
+    "worth: success minus the price of the rounds. regret: worth lost against an agent's best "
+    "fixed action in each hidden state.",
+    "helped, hurt: interventions after which the agent is worth more, less, than if it had been "
+    "left alone instead.",
+    "rescued, spoiled: those that made the difference between failure and success, or the reverse.",
+)
 
 
 def _print_tables(result: SimulationResult) -> None:
-    from rich import box
-    from rich.table import Table
+    from cellium_fast.cli.table import print_columns
 
     out = console()
-    kinds = Table("agents", box=box.SIMPLE_HEAD)
-    for header in ("sessions", "success with control", "success without"):
-        kinds.add_column(header, justify="right")
-    for kind, (sessions, success) in result.controlled.by_kind.items():
-        # Of a few agents none may be of this kind: then there is no share.
-        shares = (success, result.uncontrolled.by_kind[kind][1]) if sessions else ()
-        cells = [f"{share:.1%}" for share in shares] or ["-", "-"]
-        kinds.add_row(kind, f"{sessions:,}", *cells)
-    kinds.add_section()
-    kinds.add_row(
-        "all", f"{result.sessions:,}",
-        f"{result.controlled.success:.1%}", f"{result.uncontrolled.success:.1%}",
+    print_columns(
+        out, f"{result.sessions:,} agents", FIGURES,
+        [(name, _cells(name, one)) for name, one in result.controls.items()], ends=(6, 12),
     )
-    out.print(kinds)
-    actions = Table("action", box=box.SIMPLE_HEAD)
-    actions.add_column("decisions", justify="right")
-    actions.add_column("share", justify="right")
-    for action, count in result.controlled.actions.items():
-        share = count / max(result.controlled.rounds, 1)
-        actions.add_row(action, f"{count:,}", f"{share:.1%}")
-    out.print(actions)
-    out.print(
-        f"{result.controlled.rounds:,} rounds with control, {result.uncontrolled.rounds:,} "
-        f"without; {result.rounds_per_second:,.0f} rounds/s in the control loop"
-    )
+    out.print()
+    _print_states(out, result)
+    out.print("", *LEGEND, sep="\n")
+
+
+def _cells(name: str, control: ControlResult) -> list[str]:
+    figures, gain, effect = control.figures, control.gain, control.interventions
+    alone = name == "none"
+    return [
+        f"{figures.success.mean:.1%}",
+        "" if alone else _around(gain.success, 100),
+        f"{figures.rounds.mean:.2f}",
+        "" if alone else _around(gain.rounds, -1),
+        f"{figures.tokens.mean / 1_000:,.1f}",
+        f"{figures.worth.mean:.3f}",
+        _around(control.regret, 1, 3),
+        f"{control.ends['stopped'] / sum(control.ends.values()):.1%}",
+        f"{effect.count:,}", f"{effect.helped:,}", f"{effect.hurt:,}",
+        f"{effect.rescued:,}", f"{effect.spoiled:,}",
+        f"{control.rounds_per_second:,.0f}",
+    ]
+
+
+def _around(estimate: Estimate, factor: float, digits: int = 2) -> str:
+    """A difference and the half width of its interval."""
+    margin = estimate.high - estimate.mean
+    spread = "" if margin != margin else f" ±{abs(margin * factor):.{digits}f}"
+    return f"{estimate.mean * factor:+.{digits}f}{spread}"
+
+
+def _print_states(out: Console, result: SimulationResult) -> None:
+    """By hidden state: how often agents are in it, its best action, and who tells them that."""
+    from cellium_fast.cli.table import print_columns
+
+    alone = {state: sum(told.values()) for state, told in result["none"].told.items()}
+    total = max(sum(alone.values()), 1)
+    columns = [
+        ("rounds", [f"{rounds / total:.1%}" for rounds in alone.values()]),
+        ("best action", list(result.best_actions.values())),
+    ]
+    for name, control in result.controls.items():
+        shares = control.told_best.values()
+        columns.append((name, ["-" if share is None else f"{share:.0%}" for share in shares]))
+    print_columns(out, "told the best action", list(alone), columns)

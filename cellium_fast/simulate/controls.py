@@ -50,14 +50,13 @@ class Steering(Protocol):
         """Alpha and beta of each action, (5, 2); None: it learns nothing."""
 
 
-Control = Callable[[Setting], Steering]
+# Makes a control for agents, whose hidden states it may look at: (agents,) uint8. None but
+# `PerState` does, which shows what the others can at best come to.
+Control = Callable[[Setting, NDArray[np.uint8]], Steering]
 
 
 class _Plain:
     """What the simple controls have in common: they learn nothing."""
-
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
 
     def close(self, rows: Rows, success: NDArray[np.bool_]) -> None:
         """Forget nothing, since nothing was learned."""
@@ -68,6 +67,9 @@ class _Plain:
 
 class Alone(_Plain):
     """No control: nothing but continue."""
+
+    def __init__(self, setting: Setting, states: NDArray[np.uint8]) -> None:
+        """Look at nothing."""
 
     def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
         """Tell all to continue."""
@@ -83,14 +85,13 @@ class Cap:
     def __post_init__(self) -> None:
         checks.whole_number("rounds", self.rounds, 1, 2**31 - 1)
 
-    def __call__(self, setting: Setting) -> Steering:
+    def __call__(self, setting: Setting, states: NDArray[np.uint8]) -> Steering:
         """The control at work."""
-        return _Capped(setting, self.rounds)
+        return _Capped(self.rounds)
 
 
 class _Capped(_Plain):
-    def __init__(self, setting: Setting, rounds: int) -> None:
-        super().__init__(setting)
+    def __init__(self, rounds: int) -> None:
         self._rounds = rounds
 
     def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
@@ -112,17 +113,16 @@ class EqualCalls:
         if not isinstance(self.action, Action):
             raise InputError(f"action: wanted an Action, got {shown(self.action)}")
 
-    def __call__(self, setting: Setting) -> Steering:
+    def __call__(self, setting: Setting, states: NDArray[np.uint8]) -> Steering:
         """The control at work."""
-        return _CountingCalls(setting, self.calls, int(self.action))
+        return _CountingCalls(setting.agents, self.calls, int(self.action))
 
 
 class _CountingCalls(_Plain):
-    def __init__(self, setting: Setting, calls: int, action: int) -> None:
-        super().__init__(setting)
+    def __init__(self, agents: int, calls: int, action: int) -> None:
         self._calls, self._action = calls, action
-        self._newest = np.zeros(setting.agents, np.uint64)
-        self._counts = np.zeros(setting.agents, np.int64)
+        self._newest = np.zeros(agents, np.uint64)
+        self._counts = np.zeros(agents, np.int64)
 
     def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
         _count_calls(
@@ -152,12 +152,45 @@ def _count_calls(
 
 
 @dataclass(frozen=True, slots=True)
+class PerState:
+    """One fixed action for each hidden state: what only someone who sees these can do.
+
+    Parameters
+    ----------
+    actions
+        By state.
+    visited
+        (agents, states) bool, or None: where to note in which states agents were told something.
+    """
+
+    actions: tuple[Action, ...]
+    visited: NDArray[np.bool_] | None = None
+
+    def __call__(self, setting: Setting, states: NDArray[np.uint8]) -> Steering:
+        """The control at work."""
+        return _Seeing(states, np.array(self.actions, np.uint8), self.visited)
+
+
+class _Seeing(_Plain):
+    def __init__(
+        self, states: NDArray[np.uint8], told: Actions, visited: NDArray[np.bool_] | None
+    ) -> None:
+        self._states, self._told, self._visited = states, told, visited
+
+    def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
+        states = self._states[rows]
+        actions[:] = self._told[states]
+        if self._visited is not None:
+            self._visited[rows, states] = True
+
+
+@dataclass(frozen=True, slots=True)
 class UnderPolicy:
     """A fleet under a policy; all agents share a pool."""
 
     policy: Policy | str = "default"
 
-    def __call__(self, setting: Setting) -> Steering:
+    def __call__(self, setting: Setting, states: NDArray[np.uint8]) -> Steering:
         """The control at work."""
         return _Steered(setting, self.policy)
 

@@ -98,13 +98,20 @@ class Environment:
         other.__dict__["kernels"] = self.kernels
         return other
 
+    def arguments(self) -> tuple[Any, ...]:
+        """What `play` and `begin` get beside the rest: the record of parameters, if any."""
+        if self.parameters is None:
+            return ()
+        record = self.parameters[0]
+        return (_PlainRecord(record) if numba.config.DISABLE_JIT else record,)
+
     @cached_property
     def kernels(self) -> Kernels:
         """The loops over agents, compiled for this environment when they first run."""
         play, begin = _compiled(self.play), _compiled(self.begin)
         return Kernels(
-            begin=_loop_of(_begin_agents, self.begin, play=play, begin=begin),
-            play=_loop_of(_play_rounds, self.play, play=play, begin=begin),
+            begin=_loop_of(_begin_agents, self.begin, _begin=begin),
+            play=_loop_of(_play_rounds, self.play, _play=play),
         )
 
 
@@ -257,9 +264,9 @@ def _on_plain_records(loop: Function) -> Function:
     return run
 
 
-# --- the loops; `begin` and `play` are put in by `_loop_of` ----------------------------------------
-begin: Any
-play: Any
+# --- the loops; `_loop_of` puts in the functions of an environment -------------------------------
+_begin: Any = None
+_play: Any = None
 WORD = 2.0**-32
 
 
@@ -276,18 +283,19 @@ class Columns(NamedTuple):
     context_tokens: NDArray[np.int64]
 
 
-def _begin_agents(agents, words, luck, parameters):     # type: ignore[no-untyped-def]
+def _begin_agents(agents: Any, words: Any, luck: Any, parameters: Any) -> None:
     """Fill in agents before their first round."""
     for i in range(len(agents)):
         for j in range(len(luck)):
             luck[j] = words[i, j] * WORD
-        begin(agents[i], luck, *parameters)
+        _begin(agents[i], luck, *parameters)
 
 
-def _play_rounds(       # type: ignore[no-untyped-def]
-    agents, rows, actions, words, luck, scratch, parameters, columns, ended, spent, told,
-):
-    """The next round of the agents `rows`, who were told `actions`."""
+def _play_rounds(
+    agents: Any, rows: Any, actions: Any, words: Any, luck: Any, scratch: Any, parameters: Any,
+    columns: Any, ended: Any, tokens: Any, told: Any,
+) -> None:
+    """The next round of the agents in `rows`, who were told `actions`."""
     calls = 0
     columns.call_offsets[0] = 0
     for k in range(len(rows)):
@@ -305,7 +313,7 @@ def _play_rounds(       # type: ignore[no-untyped-def]
         round.text = 0
         round.tokens = -1
         told[agent.state, actions[k]] += 1
-        ended[k] = play(agent, actions[k], luck, round, *parameters)
+        ended[k] = _play(agent, actions[k], luck, round, *parameters)
         if round.calls > 0:
             columns.call_tool[calls] = round.tool
             columns.call_signature[calls] = round.signature
@@ -316,5 +324,4 @@ def _play_rounds(       # type: ignore[no-untyped-def]
         columns.call_offsets[k + 1] = calls
         columns.text[k] = round.text
         columns.context_tokens[k] = round.tokens
-        spent[row] += max(round.tokens, 0)
-    return calls
+        tokens[row] += max(round.tokens, 0)

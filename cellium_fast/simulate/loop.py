@@ -9,19 +9,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _philox, _records
+from cellium_fast import _philox
 from cellium_fast.action import Action
-from cellium_fast.simulate.controls import Control, Setting
-from cellium_fast.simulate.environment import FAILED, ROUND, RUNNING, SUCCEEDED, Columns, Environment
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
+from cellium_fast.simulate.controls import Control, Setting
+from cellium_fast.simulate.environment import (
+    FAILED,
+    ROUND,
+    RUNNING,
+    SUCCEEDED,
+    Columns,
+    Environment,
+)
 
 OnRound = Callable[[int, int], None]
+Watch = Callable[["Play", NDArray[np.int64], int, NDArray[np.uint8]], None]
 
 PURPOSE = 32        # of the Philox counter: what an environment draws, see ARCHITECTURE.md
 WORDS = 4           # of a block of Philox
@@ -77,74 +84,145 @@ class Words:
         self._counters = np.zeros((agents * self._blocks, WORDS), np.uint32)
         self._words = np.zeros((agents * self._blocks, WORDS), np.uint32)
 
-    def __call__(self, rows: NDArray[np.int64], number: int) -> NDArray[np.uint32]:
-        """(rows, draws or more) words of these agents in a round; 0 is before the first."""
-        count = len(rows) * self._blocks
+    def __call__(
+        self, agents: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.uint32]:
+        """(agents, draws or more) words of these agents in their rounds; 0: before the first."""
+        count = len(agents) * self._blocks
         counters, words = self._counters[:count], self._words[:count]
-        _count(rows, number, self._blocks, counters)
+        _count(agents, numbers, self._blocks, counters)
         _philox.random_words(counters, self._seed, words)
-        return words.reshape(len(rows), self._blocks * WORDS)
+        return words.reshape(len(agents), self._blocks * WORDS)
 
 
 @numba.njit(cache=True)
 def _count(
-    rows: NDArray[np.int64], number: int, blocks: int, counters: NDArray[np.uint32]
+    agents: NDArray[np.int64], numbers: NDArray[np.int64], blocks: int,
+    counters: NDArray[np.uint32],
 ) -> None:
-    for k in range(len(rows)):
+    for k in range(len(agents)):
         for block in range(blocks):
             counter = counters[k * blocks + block]
-            counter[0] = rows[k] & 0xFFFFFFFF
-            counter[1] = rows[k] >> 32
-            counter[2] = number
+            counter[0] = agents[k] & 0xFFFFFFFF
+            counter[1] = agents[k] >> 32
+            counter[2] = numbers[k]
             counter[3] = block | PURPOSE << 24
 
 
+class Play:
+    """Agents of an environment in memory, and the rounds that they have just played.
+
+    Attributes
+    ----------
+    agents
+        (agents,) of the environment's dtype.
+    columns
+        The rounds of the agents that played last, in their order.
+    ended
+        (agents,) uint8: what `play` returned for each of these.
+    tokens
+        (agents,) int64: tokens in the context, summed over the rounds so far.
+    told
+        (states, 5) int64: how often agents in a hidden state were told each action.
+    """
+
+    def __init__(self, environment: Environment, seed: int, count: int) -> None:
+        self._kernels = environment.kernels
+        self._parameters = environment.arguments()
+        self._words = Words(seed, environment.draws, count)
+        self._luck, self._scratch = np.zeros(environment.draws), np.zeros(1, ROUND)
+        self.agents = np.zeros(count, environment.agent)
+        self.columns = new_columns(count)
+        self.ended = np.zeros(count, np.uint8)
+        self.tokens = np.zeros(count, np.int64)
+        self.told = np.zeros((len(environment.states), len(Action)), np.int64)
+
+    def begin(self, identities: NDArray[np.int64]) -> None:
+        """Fill in all agents before their first round."""
+        words = self._words(identities, np.zeros_like(identities))
+        self._kernels.begin(self.agents, words, self._luck, self._parameters)
+
+    def play(
+        self, rows: NDArray[np.int64], identities: NDArray[np.int64], numbers: NDArray[np.int64],
+        actions: NDArray[np.uint8],
+    ) -> None:
+        """The round `numbers` of the agents in `rows`, who were told `actions`."""
+        words = self._words(identities, numbers)
+        self._kernels.play(
+            self.agents, rows, actions, words, self._luck, self._scratch, self._parameters,
+            self.columns, self.ended, self.tokens, self.told,
+        )
+
+
 def run(
-    environment: Environment, control: Control, setting: Setting, on_round: OnRound
+    environment: Environment, control: Control, setting: Setting,
+    watch: Watch | None = None, on_round: OnRound | None = None,
+    identities: NDArray[np.int64] | None = None,
 ) -> Runs:
-    """All agents through all their rounds under one control."""
-    began = time.perf_counter()
-    count = setting.agents
-    agents = np.zeros(count, environment.agent)
-    words = Words(setting.seed, environment.draws, count)
-    luck, scratch = np.zeros(environment.draws), np.zeros(1, ROUND)
-    parameters = () if environment.parameters is None else (environment.parameters[0],)
+    """All agents through all their rounds under one control.
+
+    `watch` is shown every decision before it takes effect; its time is not counted. With
+    `identities`, (agents,), the agents are these of a larger population.
+    """
+    clock = Stopwatch()
+    count, most = setting.agents, setting.rounds
+    play = Play(environment, setting.seed, count)
     rows = np.arange(count)
-    environment.kernels.begin(agents, words(rows, 0), luck, parameters)
-    steering = control(setting)
-    columns, actions = new_columns(count), np.zeros(count, np.uint8)
-    ended = np.zeros(count, np.uint8)
-    told = np.zeros((len(environment.states), len(Action)), np.int64)
+    known = rows.copy() if identities is None else identities
+    play.begin(known)
+    steering = control(setting, play.agents["state"])
+    actions = np.zeros(count, np.uint8)
     end, rounds = np.zeros(count, np.uint8), np.zeros(count, np.int64)
-    tokens = np.zeros(count, np.int64)
-    running = np.zeros(setting.rounds + 1, np.int64)
+    over, numbers = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    running = np.zeros(most + 1, np.int64)
     learned = [steering.posterior()]
-    for number in range(1, setting.rounds + 1):
+    for number in range(1, most + 1):
         playing = len(rows)
         running[number - 1] = playing
-        environment.kernels.play(
-            agents, rows, actions, words(rows, number), luck, scratch, parameters, columns,
-            ended, tokens, told,
-        )
-        steering.decide(rows, number, columns, actions[:playing])
-        over = rows.copy()
+        numbers[:playing] = number
+        play.play(rows, known[rows], numbers[:playing], actions)
+        steering.decide(rows, number, play.columns, actions[:playing])
+        if watch is not None and number < most:
+            clock.stop()
+            watch(play, rows, number, actions)
+            clock.go_on()
         left = _part(
-            agents["state"], rows, actions, ended, number, number == setting.rounds, end, rounds,
-            over, told,
+            play.agents["state"], rows, actions, play.ended, number, number == most, end, rounds,
+            over, play.told,
         )
-        over = over[: playing - left]
-        steering.close(over, end[over] == End.SUCCEEDED)
+        gone = over[: playing - left]
+        steering.close(gone, end[gone] == End.SUCCEEDED)
         learned.append(steering.posterior())
         rows = rows[:left]
-        on_round(number, left)
+        if on_round is not None:
+            clock.stop()
+            on_round(number, left)
+            clock.go_on()
         if not left:
             break
-    learned += learned[-1:] * (setting.rounds + 1 - len(learned))
+    learned += learned[-1:] * (most + 1 - len(learned))
     return Runs(
-        end=end, rounds=rounds, tokens=tokens, told=told, running=running,
+        end=end, rounds=rounds, tokens=play.tokens, told=play.told, running=running,
         posterior=None if learned[0] is None else np.stack(learned),    # type: ignore[arg-type]
-        seconds=time.perf_counter() - began,
+        seconds=clock.stop(),
     )
+
+
+class Stopwatch:
+    """Adds up the time that passes while it goes, from now on."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Measure from now on."""
+        self._began = time.perf_counter()
+
+    def stop(self) -> float:
+        """Stop, and return the seconds so far."""
+        self._seconds += time.perf_counter() - self._began
+        return self._seconds
 
 
 def new_columns(count: int) -> Columns:

@@ -119,7 +119,7 @@ def struggle(agent: Any, random: Any, round: Any) -> None:
     elif state == LOOPING_CHANGING:
         round.result = trouble
     elif state == FAILING_RECOVERS:
-        round.flags = ERROR + TRANSIENT * even
+        round.flags = ERROR + TRANSIENT * (agent.looks == 0)
         round.signature = trouble
         round.result = trouble
         round.size = 100

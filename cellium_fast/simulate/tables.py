@@ -10,7 +10,7 @@ JSON, holds what differs:
 Reaction(out=0.9, worse=0.05, cost=1)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -255,6 +255,10 @@ class Tables(Section):
         """
         return type(self)(**merged(self.model_dump(by_alias=True), changes))
 
+    def to_toml(self) -> str:
+        """All of it as TOML, which `from_file` reads."""
+        return "".join(_toml("", self.model_dump(by_alias=True)))
+
     def record(self) -> NDArray[Any]:
         """(1,) of a structured dtype: the tables as `population` reads them."""
         rates, profiles = self.rates, [*self.rates.profiles.values()]
@@ -304,6 +308,29 @@ def table_dtype(profiles: int) -> np.dtype[Any]:
         ("crowded_from", np.float64), ("left_by_compression", np.float64), ("rework", np.int64),
         ("right_after_rework", np.float64),
     ])
+
+
+def _toml(path: str, section: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of a section, and then of those in it; a reaction is one line."""
+    inner = {
+        name: value for name, value in section.items()
+        if isinstance(value, dict) and value.keys() != Reaction.model_fields.keys()
+    }
+    if len(inner) < len(section):
+        yield f"[{path}]\n"
+        for name, value in section.items():
+            if name not in inner:
+                yield f"{name} = {_toml_value(value)}\n"
+        yield "\n"
+    for name, value in inner.items():
+        yield from _toml(f"{path}.{name}" if path else name, value)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {part!r}" for name, part in value.items()) + " }"
+    return f'"{value}"' if isinstance(value, str) else repr(list(value) if isinstance(value, tuple)
+                                                            else value)
 
 
 @cache
