@@ -83,6 +83,10 @@ class DecisionColumns(NamedTuple):
     """(N, 5)"""
     advice_age: NDArray[np.uint8]
     """(N,)"""
+    user_rules: NDArray[np.uint32]
+    """(N,)"""
+    propensity: NDArray[np.float64]
+    """(N,)"""
 
 
 # Presets that say "not told", where 0 does not.

@@ -251,7 +251,8 @@ def repetition_score(signatures: NDArray[np.uint64]) -> float:
 def nstep_return(rewards: NDArray[np.float64], gamma: float) -> float:
     """n-step return of n rewards, (n,) float64, the oldest first: their weighted mean.
 
-    The k-th one weighs gamma^k, as in `cellium_fast.kernels.nstep_returns`. Of no rewards: NaN.
+    The k-th one weighs gamma^k, gamma in [0, 1], as in `cellium_fast.kernels.nstep_returns`. Of no
+    rewards: NaN.
     """
     rewards = checks.array("rewards", rewards, np.float64, (None,))
     gamma = checks.number("gamma", gamma, 0, 1)

@@ -34,6 +34,14 @@ __all__ = [
     "Spread", "Target", "Unit", "take", "this_machine",
 ]
 
+
+
+def _nopython_step(sizes: Sizes) -> Result:
+    from cellium_fast.bench import nopython  # imports Numba, which no other row needs
+
+    return nopython.batch_step(sizes)
+
+
 _ALL = (
     Measure("step", "a session's step in a batch", batch.step, target=Target(40e-9)),
     Measure(
@@ -79,6 +87,10 @@ _ALL = (
     Measure(
         "evaluate", "rounds x policies, side by side", texts.side_by_side, Unit.ROUNDS_A_SECOND,
         baseline="one policy after the other", target=Target(2e6, at_least=True),
+    ),
+    Measure(
+        "nopython", "a session's step inside code that Numba compiled", _nopython_step,
+        baseline="by Fleet.step", compared=Compared.AS_LONG, target=Target(1.1, of_ratio=True),
     ),
     Measure(
         "journal-step", "a session's step in a batch, with a journal", journal.batch_step,
