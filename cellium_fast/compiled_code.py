@@ -83,7 +83,7 @@ def compile_function(source: UserFunction) -> CompiledFunction:
     if numba.config.DISABLE_JIT:
         return _interpreted(source)
     dispatcher, code = _machine_code(source)
-    returned = code.signature.return_type
+    returned = types.unliteral(code.signature.return_type)
     kind = KINDS.get(returned)
     if kind is None or (kind == FLOAT and isinstance(source, UserRule)):
         wanted = f"wanted {WANTED[source.DECORATOR]} on every path"

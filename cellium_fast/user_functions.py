@@ -195,7 +195,7 @@ def definition_of(function: Any) -> tuple[str, int]:
         return "unknown file", 0
     first: int = code.co_firstlineno
     for line in range(first, first + LONGEST_DECORATORS):
-        if linecache.getline(code.co_filename, line).lstrip().startswith("def "):
+        if linecache.getline(code.co_filename, line).lstrip().startswith(("def ", "async def ")):
             return code.co_filename, line
     return code.co_filename, first
 

@@ -38,6 +38,7 @@ DEFAULT = {
     "slight_result": 24, "slight_error": 32, "near_duplicate": 12,
     "zero_tokens_unknown": True, "compress_cooldown": 3, "compress_tries": 2,
     "loop_detection": True, "repeat_interval": 5,
+    "user_rules": (), "user_reward": None, "user_bias": (), "propensities": False,
     "tie_break": "thompson", "n_step": 3, "gamma": 1.0,
     "credit": "forward", "update": "both", "learn_from": "tiebreak",
     "rules.output_loop.actions": TERMINATE, "rules.output_loop.repeats": 5,
