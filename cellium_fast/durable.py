@@ -314,6 +314,8 @@ def open_directory(
         seed=0 if seed is None else seed, policies=policies, pools=pools, threads=1,
         max_sessions=max_sessions,
     )
+    for policy in given.policies.values():
+        policy.as_json()        # raises where a function of a user's has no import path
     writer = WriterLock(files)
     try:
         found = Recovery(files)

@@ -17,7 +17,9 @@ from cellium_fast.action import Action
 from cellium_fast.errors import PolicyError, shown
 from cellium_fast.parameters import refused, said
 from cellium_fast.user_functions import (
+    Features,
     Kind,
+    RoundOutcome,
     UserBias,
     UserFunction,
     UserReward,
@@ -35,13 +37,14 @@ REASON_LENGTH = 80      # characters
 
 # --- the decorators -------------------------------------------------------------------------------
 Actions = str | int | Iterable[str | int]
-Function = Callable[..., Any]
+OfFeatures = Callable[[Features], Any]
+OfOutcome = Callable[[Features, RoundOutcome], Any]
 
 
 def rule(
     function: None = None, /, *, proposes: Actions | None = None, forces: str | int | None = None,
     name: str | None = None, reason: str | None = None,
-) -> Callable[[Function], UserRule]:
+) -> Callable[[OfFeatures], UserRule]:
     """Make a rule of a function that takes the features of a round and says whether it fires.
 
     Parameters
@@ -73,7 +76,7 @@ def rule(
     if function is not None:
         raise refusal(function, "wanted @rule(proposes=...) or @rule(forces=...), got @rule alone")
 
-    def made(function: Function) -> UserRule:
+    def made(function: OfFeatures) -> UserRule:
         called = _name_of(function, name)
         if (proposes is None) == (forces is None):
             got = "neither" if proposes is None else "both"
@@ -89,18 +92,18 @@ def rule(
 
 
 @overload
-def reward(function: Function, /) -> UserReward: ...
+def reward(function: OfOutcome, /) -> UserReward: ...
 
 
 @overload
 def reward(function: None = None, /, *, name: str | None = None) -> Callable[
-    [Function], UserReward
+    [OfOutcome], UserReward
 ]: ...
 
 
 def reward(
-    function: Function | None = None, /, *, name: str | None = None
-) -> UserReward | Callable[[Function], UserReward]:
+    function: OfOutcome | None = None, /, *, name: str | None = None
+) -> UserReward | Callable[[OfOutcome], UserReward]:
     """Make a reward of a function of a round's features and its outcome.
 
     The function gives a number in [0, 1], in place of the policy's own formula; a reward that a
@@ -121,13 +124,13 @@ def reward(
     >>> Policy(user_reward=thrifty).user_reward
     <UserReward thrifty>
     """
-    def made(function: Function) -> UserReward:
+    def made(function: OfOutcome) -> UserReward:
         return UserReward(function, _name_of(function, name))
 
     return made if function is None else made(function)
 
 
-def bias(action: str | int, /, *, name: str | None = None) -> Callable[[Function], UserBias]:
+def bias(action: str | int, /, *, name: str | None = None) -> Callable[[OfFeatures], UserBias]:
     """Make the bias of an action's arm of a function of features, which gives a number in [-1, 1].
 
     It is added to the arm's draw as it is, instead of the built-in bias. `name` is the function's
@@ -150,7 +153,7 @@ def bias(action: str | int, /, *, name: str | None = None) -> Callable[[Function
     if callable(action):
         raise refusal(action, 'wanted @bias("redirect") or another action, got @bias alone')
 
-    def made(function: Function) -> UserBias:
+    def made(function: OfFeatures) -> UserBias:
         try:
             arm = Action.parse(action)
         except (ValueError, TypeError) as error:
@@ -160,7 +163,7 @@ def bias(action: str | int, /, *, name: str | None = None) -> Callable[[Function
     return made
 
 
-def _actions_of(function: Function, argument: str, given: Any) -> tuple[Action, ...]:
+def _actions_of(function: OfFeatures, argument: str, given: Any) -> tuple[Action, ...]:
     several = [given] if isinstance(given, str | int) else given
     try:
         actions = {Action.parse(action) for action in several}
@@ -175,7 +178,7 @@ def _name_of(function: Any, name: object) -> Any:
     return getattr(function, "__name__", None) if name is None else name
 
 
-def _reason_of(function: Function, name: object, reason: object) -> str:
+def _reason_of(function: OfFeatures, name: object, reason: object) -> str:
     from cellium_fast.explain import safe_text
 
     if reason is None:

@@ -16,11 +16,14 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from cellium_fast import _rules
+from cellium_fast._step import FeatureRecord
 from cellium_fast.action import Action
 from cellium_fast.errors import PolicyError, shown
 
 if TYPE_CHECKING:
     from cellium_fast.compiled_code import CompiledFunction
+
+Features = FeatureRecord    # what functions take, as annotations of users name it
 
 NAME_LENGTH = 40        # characters
 PATH_LENGTH = 500       # characters of an import path

@@ -18,6 +18,7 @@ from cellium_fast import (
     SessionError,
     ToolCall,
     UnknownNameError,
+    UserCodeError,
 )
 
 U64, I64 = np.uint64, np.int64
@@ -66,6 +67,7 @@ def refuses(fleet, kind, words, call, *arguments, **keywords) -> None:
 @pytest.mark.parametrize(("kind", "base"), [
     (InputError, ValueError), (PolicyError, InputError), (SessionError, InputError),
     (UnknownNameError, LookupError), (InputError, CelliumError), (UnknownNameError, CelliumError),
+    (UserCodeError, CelliumError),
 ])
 def test_the_hierarchy(kind, base):
     assert issubclass(kind, base)

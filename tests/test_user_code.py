@@ -60,6 +60,13 @@ def local_rule():
     return local
 
 
+def inner_function():
+    def inner(features):
+        return 0.0
+
+    return inner
+
+
 # --- objects --------------------------------------------------------------------------------------
 def test_a_rule_has_what_it_was_given():
     assert isinstance(stuck_long, UserRule)
@@ -351,6 +358,26 @@ def test_a_snapshot_of_a_function_that_cannot_be_imported_is_refused(tmp_path):
     with pytest.raises(PolicyError, match=r"@rule local .* wanted a function that can be imported"):
         fleet.save(tmp_path / "fleet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_durable_fleet_has_them_by_import_path(tmp_path):
+    with Fleet.open_durable(tmp_path, policies={"mine": Policy(user_rules=[half_full])}) as fleet:
+        fleet.set_policy("mine", Policy(**WITH_ALL))
+    with Fleet.open_durable(tmp_path) as fleet:
+        assert fleet.policies["mine"] == Policy(**WITH_ALL)
+
+
+def test_a_durable_fleet_refuses_a_function_that_cannot_be_imported(tmp_path):
+    local = Policy(user_bias=[bias("retry")(inner_function())])
+    with pytest.raises(PolicyError, match=r"@bias inner .* wanted a function that can be imported"):
+        Fleet.open_durable(tmp_path / "fleet", policies={"mine": local})
+    assert list((tmp_path / "fleet").iterdir()) == []
+    with Fleet.open_durable(tmp_path / "fleet", policies={"mine": Policy()}) as fleet:
+        before = {path.name: path.read_bytes() for path in fleet.directory.iterdir()}
+        with pytest.raises(PolicyError, match=r"@bias inner .* wanted a function that can be imp"):
+            fleet.set_policy("mine", local)
+        assert fleet.policies["mine"] == Policy()
+        assert before == {path.name: path.read_bytes() for path in fleet.directory.iterdir()}
 
 
 # --- what kernels get -----------------------------------------------------------------------------

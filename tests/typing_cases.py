@@ -27,9 +27,13 @@ from cellium_fast import (
     _records,
     _rules,
     _step,
+    bias,
     kernels,
+    reward,
+    rule,
     traces,
 )
+from cellium_fast.user_functions import Features, RoundOutcome, UserBias, UserReward, UserRule
 
 # The compiled modules.
 assert_type(_records.mix(7), int)
@@ -81,6 +85,39 @@ assert_type(policy.ema_alpha, float)
 assert_type(policy.rules.failure_wall.stuck, int)
 assert_type(policy.rules.tool_cycle.compress_from, float | None)
 assert_type(policy.posterior, Posterior)
+
+
+
+# Functions of users.
+@rule(proposes=("redirect", "compress"))
+def stuck_long(features: Features) -> bool:
+    return features.stuck_iterations > 3
+
+
+@reward
+def thrifty(features: Features, outcome: RoundOutcome) -> float:
+    return outcome.reward * (1.0 - features.context_saturation)
+
+
+@reward(name="told")
+def as_told(features: Features, outcome: RoundOutcome) -> int:
+    return outcome.success
+
+
+@bias("redirect")
+def when_stuck(features: Features) -> float:
+    return 0.1 if features.plateau else 0.0
+
+
+assert_type(stuck_long, UserRule)
+assert_type(stuck_long.actions, tuple[Action, ...])
+assert_type(thrifty, UserReward)
+assert_type(as_told, UserReward)
+assert_type(when_stuck, UserBias)
+mine = Policy(user_rules=[stuck_long], user_reward=thrifty, user_bias=[when_stuck])
+assert_type(mine.user_rules, tuple[UserRule, ...])
+assert_type(mine.user_reward, UserReward | None)
+assert_type(mine.propensities, bool)
 
 # Kernels.
 assert_type(kernels.ema([1.0], [0.0], 0.5), NDArray[np.float64])
