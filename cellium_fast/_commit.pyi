@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast._memory import SlotTable
-from cellium_fast._records import Batch
+from cellium_fast._records import Batch, UserFailure
 from cellium_fast._spans import Span
 from cellium_fast.decision import Decision, Setting
 from cellium_fast.names import Names
@@ -55,7 +55,8 @@ def step(
     tools: dict[int, str],
     errors: dict[int, str],
     handles: list[tuple[int, Session, Decision]],
-) -> None: ...
+    kept: NDArray[np.void] | None,
+) -> UserFailure | None: ...
 def user_message(
     journal: Any,
     entry: object,
@@ -71,6 +72,7 @@ def set_policy(
     memory: SlotTable,
     row: int,
     record: NDArray[np.void],
+    code: NDArray[np.void],
     fleet: object,
     policies: dict[str, Policy],
     settings: list[Setting],

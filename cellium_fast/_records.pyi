@@ -1,4 +1,4 @@
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,12 @@ HISTORY: Final[int]
 ROUND_HASHES: Final[int]
 RULES: Final[int]
 MAX_USER_RULES: Final[int]
+USER_REWARD: Final[int]
+USER_BIAS: Final[int]
+HAS_RULES: Final[int]
+HAS_REWARD: Final[int]
+HAS_BIAS: Final[int]
+HAS_FALLIBLE: Final[int]
 NOT_LEARNING: Final[int]
 SESSION_OPEN: Final[int]
 SESSION_DONE: Final[int]
@@ -33,9 +39,20 @@ POLICY: Final[np.dtype[np.void]]
 POOL: Final[np.dtype[np.void]]
 INCREMENT: Final[np.dtype[np.void]]
 FEATURES: Final[np.dtype[np.void]]
+USER_CODE: Final[np.dtype[np.void]]
+ROUND_OUTCOME: Final[np.dtype[np.void]]
 
 def mix(value: int) -> int: ...
 def address_of(array: NDArray[Any]) -> int: ...
+
+class UserFailure(NamedTuple):
+    row: int
+    policy: int
+    place: int
+    status: int
+    returned: bytes
+    features: bytes
+    outcome: bytes
 
 class Batch:
     @property
@@ -48,6 +65,12 @@ class Batch:
     def pools(self) -> NDArray[np.void]: ...
     @property
     def features_wanted(self) -> bool: ...
+    @property
+    def user_parts(self) -> int: ...
+    @property
+    def user_code(self) -> NDArray[np.void] | None: ...
+    @property
+    def failure(self) -> UserFailure | None: ...
     def set_increments(self, increments: NDArray[np.void]) -> None: ...
     def set_memory(
         self,
@@ -56,6 +79,7 @@ class Batch:
         policies: NDArray[np.void],
         pools: NDArray[np.void],
         key: int,
+        user_code: NDArray[np.void] | None = None,
     ) -> None: ...
     def again(self) -> Batch: ...
     def set_input(
@@ -99,4 +123,6 @@ class Batch:
         lanes: NDArray[np.void],
         rules: NDArray[np.uint32],
         increments: NDArray[np.void],
+        user_rules: NDArray[np.uint32] | None = None,
+        user_bias: NDArray[np.float64] | None = None,
     ) -> Batch: ...

@@ -14,9 +14,9 @@ from weakref import WeakMethod
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _commit, _records, _spans, _step, pipeline
+from cellium_fast import _commit, _records, _spans, _step, pipeline, user_calls
 from cellium_fast.decision import Decision, Decisions, Setting
-from cellium_fast.errors import ForkedError, JournalError, SessionError, shown
+from cellium_fast.errors import ForkedError, JournalError, SessionError, UserCodeError, shown
 from cellium_fast.memory import Memory, Slots
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
@@ -153,24 +153,31 @@ class Changes:
         result = out
         if result is None:
             result = Decisions(len(slots), setting_rows, self._settings, wanted)
-        # A handle's decision can be asked for anything.
         handles = self._handles_of(slots)
-        decisions = Decisions(len(slots), setting_rows, self._settings) if handles else result
+        fallible = self._is_fallible(setting_rows)
+        decisions = result
+        if handles:     # whose decision can be asked for anything
+            decisions = Decisions(len(slots), setting_rows, self._settings)
+        elif fallible and out is not None:      # which is to stay as it is if one fails
+            decisions = Decisions(len(slots), setting_rows, self._settings, out.columns())
         batch = self._memory.batch(slots, columns)
         batch.set_output(**decisions.columns())
         spans = pipeline.spans_of(batch, len(slots), self._threads, self._increments)
         entry = None if self._journal is None else self._journal.entry_of_step(
             ids, columns, tools, errors
         )
+        kept = np.empty(len(slots), _records.SESSION) if fallible else None
         to_show = self._to_show(handles)
         former = result.setting_rows, result.settings
         result.concern(setting_rows, self._settings)
         try:
-            _commit.step(
+            failure = _commit.step(
                 self._journal, entry, self._memory, batch, spans, slots, self._lock.helpers,
-                self._names, tools, errors, to_show,
+                self._names, tools, errors, to_show, kept,
             )
-        except (JournalError, ForkedError):     # nothing was stepped
+            if failure is not None:
+                raise user_calls.error_of(self._settings[failure.policy].policy, failure)
+        except (JournalError, ForkedError, UserCodeError):      # nothing was stepped
             result.concern(*former)
             raise
         if decisions is not result:
@@ -190,7 +197,9 @@ class Changes:
         entry = None if self._journal is None else self._journal.entry_of_compacted(ids)
         _commit.compacted(self._journal, entry)
 
-    def _set_policy(self, name: str, policy: Policy, record: NDArray[Any]) -> None:
+    def _set_policy(
+        self, name: str, policy: Policy, record: NDArray[Any], code: NDArray[Any]
+    ) -> None:
         row = list(self._policies).index(name)
         # Dicts and lists of their own: earlier decisions hold on to theirs.
         policies = self._policies | {name: policy}
@@ -202,7 +211,8 @@ class Changes:
         ]
         entry = None if self._journal is None else self._journal.entry_of_set_policy(name, policy)
         _commit.set_policy(
-            self._journal, entry, self._memory, row, record, self, policies, settings, handles
+            self._journal, entry, self._memory, row, record, code, self, policies, settings,
+            handles,
         )
 
     def _use_policy(self, ids: Ids, row: int) -> None:
@@ -280,6 +290,13 @@ class Changes:
 
     def _policy_row(self, handle: Session) -> int:
         return int(self._memory.sessions["policy"][_step.slot_of(handle.id)])
+
+    def _is_fallible(self, setting_rows: NDArray[np.uint16]) -> bool:
+        """Whether functions of users may fail for sessions with these rows of policies."""
+        if not self._memory.base.user_parts & _records.HAS_FALLIBLE:
+            return False
+        fallible = self._memory.user_code["parts"] & _records.HAS_FALLIBLE != 0
+        return bool(fallible[setting_rows].any())
 
     def _setting_rows(self, slots: Slots) -> NDArray[np.uint16]:
         if len(self._settings) == 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _records, arguments, checks
+from cellium_fast import _records, arguments, checks, user_calls
 from cellium_fast.block import MOST_CALLS, Block, columns_given
 from cellium_fast.changes import Rows
 from cellium_fast.decision import Decisions
@@ -49,6 +49,8 @@ class Fleet(Persistence):
     ------
     InputError, PolicyError, UnknownNameError
         An argument does not make sense; the message names it.
+    UserCodeError
+        A function of a policy's does not compile.
 
     Examples
     --------
@@ -251,6 +253,9 @@ class Fleet(Persistence):
         InputError
             A column has a wrong dtype, shape or value, `want` names none that there is, or `out`
             does not fit; nothing was stepped.
+        UserCodeError
+            A function of a policy's raised, or returned what it may not; nothing was stepped, and
+            `out` is as it was.
 
         Notes
         -----
@@ -368,6 +373,8 @@ class Fleet(Persistence):
         ------
         InputError, UnknownNameError
             An argument does not make sense; nothing was changed.
+        UserCodeError
+            A function of the policy's does not compile; nothing was changed.
 
         Examples
         --------
@@ -379,7 +386,8 @@ class Fleet(Persistence):
         """
         arguments.place_of("policy", name, self._policies)
         checked = arguments.given_policy(policy)
-        self._lock.run(self._set_policy, name, checked, checked.record())
+        code = user_calls.record_of(checked)
+        self._lock.run(self._set_policy, name, checked, checked.record(), code)
 
     def use_policy(self, ids: ArrayLike, name: str) -> None:
         """Put sessions under another of the fleet's policies, from their next round.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _memory, _records, _step
+from cellium_fast import _memory, _records, _step, user_calls
 from cellium_fast.errors import SessionError
 from cellium_fast.policy import Policy, Posterior
 
@@ -42,8 +42,10 @@ class Memory(_memory.SlotTable):
         self.seed = seed
         self._max_sessions = max_sessions
         policy_rows: NDArray[Any] = np.zeros(len(policies), _records.POLICY)
+        code_rows: NDArray[Any] = np.zeros(len(policies), _records.USER_CODE)
         for place, policy in enumerate(policies.values()):
             policy_rows[place] = policy.record()[0]
+            code_rows[place] = user_calls.record_of(policy)[0]
         pool_rows: NDArray[Any] = np.zeros(len(pools), _records.POOL)
         for row, posterior in zip(pool_rows, pools.values(), strict=True):
             posterior.fill(row["prior"])
@@ -54,7 +56,9 @@ class Memory(_memory.SlotTable):
         if max_sessions is not None:
             self.hold_last_use(np.zeros(FIRST_CAPACITY, np.uint64))
             self.hold_queue(np.empty(0, np.int64))
-        self.base = self._batch_of(_in_whole_lines(FIRST_CAPACITY), policy_rows, pool_rows)
+        self.base = self._batch_of(
+            _in_whole_lines(FIRST_CAPACITY), policy_rows, code_rows, pool_rows
+        )
 
     @property
     def sessions(self) -> NDArray[Any]:
@@ -65,6 +69,13 @@ class Memory(_memory.SlotTable):
     def policies(self) -> NDArray[Any]:
         """A record of each policy."""
         return self.base.policies
+
+    @property
+    def user_code(self) -> NDArray[Any]:
+        """A record of each policy's functions of users; their addresses hold in this process."""
+        code = self.base.user_code
+        assert code is not None
+        return code
 
     @property
     def pools(self) -> NDArray[Any]:
@@ -161,7 +172,7 @@ class Memory(_memory.SlotTable):
         """Be as another memory was, of the same policies and pools; the arrays are copied."""
         here = _in_whole_lines(max(FIRST_CAPACITY, len(sessions)))
         bytes_of(here[: len(sessions)])[:] = bytes_of(sessions)
-        self.base = self._batch_of(here, self.policies, copy_of(pools))
+        self.base = self._batch_of(here, self.policies, self.user_code, copy_of(pools))
         self.hold_free(free.copy())
         self.used, self.free_count, self.opened = len(sessions), len(free), opened
         self.open_count = int(np.count_nonzero(here["flags"]))
@@ -215,13 +226,16 @@ class Memory(_memory.SlotTable):
             last_use = np.zeros(capacity, np.uint64)
             last_use[: self.used] = self.last_use[: self.used]
             self.hold_last_use(last_use)
-        self.base = self._batch_of(sessions, self.policies, self.pools)
+        self.base = self._batch_of(sessions, self.policies, self.user_code, self.pools)
 
     def _batch_of(
-        self, sessions: NDArray[Any], policies: NDArray[Any], pools: NDArray[Any]
+        self, sessions: NDArray[Any], policies: NDArray[Any], user_code: NDArray[Any],
+        pools: NDArray[Any],
     ) -> _records.Batch:
         batch = _records.Batch()
-        batch.set_memory(sessions=sessions, policies=policies, pools=pools, key=self.seed)
+        batch.set_memory(
+            sessions=sessions, policies=policies, user_code=user_code, pools=pools, key=self.seed
+        )
         return batch
 
 

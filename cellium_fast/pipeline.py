@@ -26,9 +26,11 @@ from cellium_fast import (
 STAGES = (
     _feedback.evaluate,     # opens the round, rewards it as what the last decision led to
     _features.extract,      # stage 1: what the window of calls and the scores say
+    _user_code.reward,      # the user's reward of the round, in the place of that
     _learning.learn,        # the n-step return of the decision that is due
     _user_code.rules,       # the user's own rules
     _rules.evaluate,        # stage 2: the actions that the rules leave to choose from
+    _user_code.bias,        # what the user adds to the draws of candidates
     _bandit.tie_break,      # stage 3: one of them
     _feedback.execute,      # what the decision leaves in the record
 )
@@ -53,7 +55,7 @@ def spans_of(
     return [
         _spans.Span(
             STAGES,
-            batch.with_scratch(*scratch(min(CHUNK, stop - start)), into),
+            batch.with_scratch(**scratch(batch, min(CHUNK, stop - start)), increments=into),
             start, stop, CHUNK,
         )
         for start, stop, into in zip(bounds[:-1], bounds[1:], learned, strict=True)
@@ -65,17 +67,23 @@ def span_count(size: int, threads: int) -> int:
     return max(min(threads, size // (SPAN * CHUNK)), 1)
 
 
-def scratch(rows: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint32]]:
-    """Memory for the features of as many sessions, as rows and as lanes, and for their rules.
+def scratch(batch: _records.Batch, rows: int) -> dict[str, NDArray[Any]]:
+    """Memory for what a chunk of so many sessions hands on, as `Batch.with_scratch` takes it.
 
-    There is a power of 2 of rows, of features and of rules.
+    There is a power of 2 of rows, but for the features as lanes. Where no policy has rules or
+    biases of users, there are no rows for them.
     """
     power = 1 << max(rows - 1, 0).bit_length()
-    return (
-        np.empty(power, _records.FEATURES),
-        np.empty(-(-rows // _features.LANES), f"V{_features.LANES_BYTES}"),
-        np.empty(power, np.uint32),
-    )
+    memory: dict[str, NDArray[Any]] = {
+        "features": np.empty(power, _records.FEATURES),
+        "lanes": np.empty(-(-rows // _features.LANES), f"V{_features.LANES_BYTES}"),
+        "rules": np.empty(power, np.uint32),
+    }
+    if batch.user_parts & _records.HAS_RULES:
+        memory["user_rules"] = np.empty(power, np.uint32)
+    if batch.user_parts & _records.HAS_BIAS:
+        memory["user_bias"] = np.empty((power, len(_records.ACTIONS)), np.float64)
+    return memory
 
 
 def no_increments(pools: int) -> NDArray[Any]:

@@ -264,8 +264,13 @@ class Policy(Parameters):
         row["backward_credit"] = self.credit == "newest"
         row["threshold_update"] = self.update == "one_side"
         row["learn_from_all"] = self.learn_from == "all"
-        for bit, name in enumerate(_rules.RULES):
-            _fill_rule(row, bit, name, getattr(self.rules, name))
+        row["propensities"] = self.propensities
+        for place, rule in enumerate(self.user_rules):
+            bit = np.uint32(1 << place)
+            row["user_action_rules"][[*rule.actions]] |= bit
+            row["user_forcing"] |= bit * rule.forces
+        for place, name in enumerate(_rules.RULES):
+            _fill_rule(row, place, name, getattr(self.rules, name))
         if not self.loop_detection:
             row["rules_enabled"] &= ~np.uint32(_rules.LOOP_RULES)
         for name, value in self.bias:

@@ -2,7 +2,7 @@
 # Thompson, "On the likelihood that one unknown probability exceeds another", Biometrika 25, 1933.
 # Formulas: docs/semantics.md, "Bandit".
 
-from libc.math cimport NAN
+from libc.math cimport NAN, isnan
 from libc.stdint cimport uint8_t, uint64_t
 from records cimport (
     ARMS, COMPRESS, CONTINUE, FIRST, PURPOSE_ARM, REDIRECT, RETRY, SESSION_PRIVATE, THOMPSON,
@@ -58,9 +58,13 @@ cdef inline double warm_bias(const Features* f, const Policy* p, int action) noe
 
 
 cdef inline double bias_of(
-    const Features* f, const Policy* p, int action, uint64_t updates
+    const Features* f, const Policy* p, int action, uint64_t updates, const double* given
 ) noexcept nogil:
-    cdef double bias = warm_bias(f, p, action)
+    # What users give stands as it is; NaN, or no `given`, is nothing.
+    cdef double bias
+    if given != NULL and not isnan(given[action]):
+        return given[action]
+    bias = warm_bias(f, p, action)
     return bias * p.cold_start_factor if updates < p.cold_start_updates else bias
 
 
@@ -100,7 +104,7 @@ cdef inline bint draws_for(const Policy* policy) noexcept nogil:
 
 cdef inline int choose_without_draws(
     const Session* session, const Policy* policy, const Pool* pools, const Features* features,
-    uint8_t candidates, double* draws, double* bias,
+    uint8_t candidates, const double* given, double* draws, double* bias,
 ) noexcept nogil:
     # The action if nothing is drawn for it; `draws` and `bias` get a number for every candidate
     # that was compared, and NaN for every other.
@@ -112,28 +116,30 @@ cdef inline int choose_without_draws(
     for action in range(ARMS):
         if candidates >> action & 1:
             arm = arm_of(session, pools, action)
-            bias[action] = bias_of(features, policy, action, arm.updates)
+            bias[action] = bias_of(features, policy, action, arm.updates, given)
             draws[action] = arm.alpha / (arm.alpha + arm.beta)
     return best_arm(candidates, draws, bias)
 
 
 cdef inline int choose(
     const Session* session, const Features* features, const Policy* policy, const Pool* pools,
-    uint64_t key, uint8_t candidates, double* draws, double* bias,
+    uint64_t key, uint8_t candidates, const double* given, double* draws, double* bias,
 ) noexcept nogil:
     # The action; `draws` and `bias` as of `choose_without_draws`.
     cdef Arm arm
     cdef Counter counter
     cdef int action
     if not several(candidates) or not draws_for(policy):
-        return choose_without_draws(session, policy, pools, features, candidates, draws, bias)
+        return choose_without_draws(
+            session, policy, pools, features, candidates, given, draws, bias
+        )
     none_compared(draws, bias)
     counter.uid = session.uid
     counter.round = session.round
     for action in range(ARMS):
         if candidates >> action & 1:
             arm = arm_of(session, pools, action)
-            bias[action] = bias_of(features, policy, action, arm.updates)
+            bias[action] = bias_of(features, policy, action, arm.updates, given)
             counter.purpose = PURPOSE_ARM + action
             draws[action] = sample_beta(arm.alpha, arm.beta, key, counter)
     return best_arm(candidates, draws, bias)

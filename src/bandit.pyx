@@ -7,6 +7,7 @@ from libc.string cimport memcpy
 from cellium_fast._spans cimport stage
 from records cimport (
     ARMS, PURPOSE_ARM, Batch, Policy, Session, features_of, lowest_bit, several,
+    user_bias_of,
 )
 from philox cimport Counter
 from beta_lanes cimport sample_beta_many
@@ -94,7 +95,7 @@ cdef inline void add_tie(
         if candidates >> action & 1:
             arm = bandit.arm_of(session, batch.pools, action)
             ties.bias[i][action] = bandit.bias_of(
-                features_of(batch, row), policy, action, arm.updates
+                features_of(batch, row), policy, action, arm.updates, user_bias_of(batch, row)
             )
             need_draw(ties, arm, session.uid, session.round, action)
     ties.count += 1
@@ -126,7 +127,7 @@ cdef int tie_break_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) n
             continue
         batch.action[i] = <uint8_t> bandit.choose_without_draws(
             session, &batch.policies[session.policy], batch.pools, features_of(batch, i),
-            candidates, draws, bias,
+            candidates, user_bias_of(batch, i), draws, bias,
         )
         write_comparison(batch, i, draws, bias)
     break_ties(batch, &ties)

@@ -13,8 +13,8 @@ Handles come as a list of (place, handle, decision): the place in the batch of t
 
 from cpython.object cimport PyObject_GenericSetAttr
 from libc.stdint cimport int8_t, int64_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
-from records cimport SESSION_PRIVATE, Policy, Pool, Session
+from libc.string cimport memcpy, memset
+from records cimport ARMS, SESSION_PRIVATE, Increment, Policy, Pool, Session, UserCode
 from cellium_fast._memory cimport SlotTable
 from cellium_fast._records cimport Batch as BatchObject
 from cellium_fast._step cimport DecisionBase, Handle
@@ -121,22 +121,41 @@ cdef int close_batch(
 def step(
     journal, entry, SlotTable memory not None, BatchObject batch not None, list spans not None,
     const int64_t[::1] slots, set helpers not None, names, dict tools not None,
-    dict errors not None, list handles not None,
+    dict errors not None, list handles not None, kept,
 ):
     """Take a batch, cut into spans, through the stages; its pools learn what each span did.
 
     Each span has increments of its own, of nothing. They are sums of integers, so neither the
     number of spans nor their order shows in the total: the answer does not depend on it.
+
+    Where functions of users may fail, `kept` has room for a record of each session, and the entry
+    is appended when none did. Returns None, or the first failure of one: then nothing changed.
     """
     cdef Handle handle
     cdef DecisionBase decision
     cdef Py_ssize_t place
-    problem = None
-    write_ahead(journal, entry)
+    problem = failure = None
+    if kept is None:
+        write_ahead(journal, entry)
+    else:
+        keep(batch, kept)
     try:
         run_spans(spans, helpers)
     except BaseException as error:      # an interrupt while it waited: all were stepped
         problem = error
+    if kept is not None:
+        failure = first_failure(spans)
+        if failure is None:
+            try:
+                write_ahead(journal, entry)
+            except BaseException:
+                put_back(batch, spans, kept, len(memory.base.pools))
+                raise
+        else:
+            put_back(batch, spans, kept, len(memory.base.pools))
+            if problem is not None:
+                raise problem
+            return failure
     apply_increments([span.batch for span in spans], len(memory.base.pools))
     memory.use(slots)
     if tools or errors:
@@ -146,6 +165,36 @@ def step(
         handle._decision = decision
     if problem is not None:
         raise problem
+    return None
+
+
+cdef object first_failure(list spans):
+    # Of the row that comes first: the spans have theirs in order.
+    for span in spans:
+        if span.batch.failure is not None:
+            return span.batch.failure
+    return None
+
+
+cdef int keep(BatchObject batch, kept) except -1:
+    cdef size_t address = address_of(kept)
+    cdef Py_ssize_t count = len(kept)
+    with nogil:
+        formulas.keep_sessions(&batch.batch, count, <Session*> address)
+    return 0
+
+
+cdef int put_back(BatchObject batch, list spans, kept, Py_ssize_t pools) except -1:
+    # As if nothing had been stepped: the records, and nothing learned.
+    cdef size_t address = address_of(kept)
+    cdef Py_ssize_t count = len(kept)
+    cdef BatchObject columns
+    with nogil:
+        formulas.put_back_sessions(&batch.batch, count, <const Session*> address)
+    for span in spans:
+        columns = span.batch
+        memset(columns.batch.increments, 0, pools * ARMS * sizeof(Increment))
+    return 0
 
 
 def user_message(
@@ -164,15 +213,22 @@ def compacted(journal, entry):
 
 
 def set_policy(
-    journal, entry, SlotTable memory not None, Py_ssize_t row, record, fleet,
+    journal, entry, SlotTable memory not None, Py_ssize_t row, record, code, fleet,
     dict policies not None, list settings not None, list handles not None,
 ):
-    """Replace the policy of a row; `handles` are pairs of a handle and its new setting."""
+    """Replace the policy of a row, and its functions by those of the record `code`.
+
+    `handles` are pairs of a handle and its new setting. The functions live as long as `policies`.
+    """
     cdef size_t source = address_of(record)
+    cdef size_t code_source = address_of(code)
     cdef const Policy* place = &memory.base.batch.policies[row]
+    cdef const UserCode* code_place = &memory.base.batch.user_code[row]
     cdef Handle handle
     write_ahead(journal, entry)
     memcpy(<void*> place, <void*> source, sizeof(Policy))
+    memcpy(<void*> code_place, <void*> code_source, sizeof(UserCode))
+    memory.base.look_for_user_code()
     PyObject_GenericSetAttr(fleet, "_policies", policies)
     PyObject_GenericSetAttr(fleet, "_settings", settings)
     for handle, setting in handles:

@@ -5,7 +5,7 @@ from libc.math cimport isnan
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 from records cimport (
-    ARMS, CALL_ERROR, COMPRESS, CONTINUE, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT,
+    ARMS, CALL_ERROR, COMPRESS, CONTINUE, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT, RULES,
     SESSION_DONE, SESSION_HEEDING, SESSION_OUTPUTS,
     TERMINATE,
     Policy, Round, Session,
@@ -96,9 +96,14 @@ cdef inline double reward(
     return policy.failure_reward * (1.0 - min(session.decision_stuck / 5.0, 1.0))
 
 
+cdef inline void keep_reward(Session* session, double reward) noexcept nogil:
+    # In the place of the newest one.
+    session.reward[0] = <uint32_t>nearest(reward * REWARD_UNITS)
+
+
 cdef inline void push_reward(Session* session, double reward) noexcept nogil:
     shift_words(session.reward, MAX_STEPS)
-    session.reward[0] = <uint32_t>nearest(reward * REWARD_UNITS)
+    keep_reward(session, reward)
 
 
 cdef inline int rewards_kept(const Session* session) noexcept nogil:
@@ -129,17 +134,29 @@ cdef inline int pending(const Session* session, int age) noexcept nogil:
     return session.pending >> 4 * age & 15
 
 
-cdef inline int advice_of(const Policy* policy, int action, uint32_t fired) noexcept nogil:
-    # Which advice an action is, given by which rule; 0 = none, at most 255.
-    # Rules that stand alone come first.
+cdef inline int giving_rule(
+    const Policy* policy, int action, uint32_t fired, uint32_t user
+) noexcept nogil:
+    # The rule behind an action, a user's k-th one as RULES + k; -1 = none. Users' rules that force
+    # come first, then built-in rules that stand alone, then the other built-in ones.
     cdef uint32_t giving = fired & policy.action_rules[action]
-    if giving & policy.rules_alone:
-        giving &= policy.rules_alone
-    return 1 + action + (ARMS * (lowest_bit(giving) + 1) if giving else 0)
+    cdef uint32_t of_users = user & policy.user_action_rules[action]
+    if of_users & policy.user_forcing:
+        return RULES + lowest_bit(of_users & policy.user_forcing)
+    if giving:
+        return lowest_bit(giving & policy.rules_alone if giving & policy.rules_alone else giving)
+    return RULES + lowest_bit(of_users) if of_users else -1
+
+
+cdef inline int advice_of(
+    const Policy* policy, int action, uint32_t fired, uint32_t user
+) noexcept nogil:
+    # Which advice an action is, given by which rule; 0 = none, at most 255.
+    return 1 + action + ARMS * (giving_rule(policy, action, fired, user) + 1)
 
 
 cdef inline uint8_t note_advice(
-    Session* session, const Policy* policy, int action, uint32_t fired
+    Session* session, const Policy* policy, int action, uint32_t fired, uint32_t user
 ) noexcept nogil:
     # For how many decisions this advice was given already. It is kept for as long as it would not
     # be given again, in case the next decisions say nothing and then the same.
@@ -153,7 +170,7 @@ cdef inline uint8_t note_advice(
             age = 0
         session.advice_age = <uint8_t>age
         return 0
-    advice = advice_of(policy, action, fired)
+    advice = <uint8_t>advice_of(policy, action, fired, user)
     session.advice_age = <uint8_t>age if advice == session.advice else 0
     session.advice = advice
     return session.advice_age
@@ -164,14 +181,19 @@ cdef inline uint32_t tokens_kept(int64_t tokens) noexcept nogil:
 
 
 cdef inline uint8_t execute(
-    Session* session, const Policy* policy, int action, uint8_t candidates, uint32_t fired
+    Session* session, const Policy* policy, int action, uint8_t candidates, uint32_t fired,
+    uint32_t user,
 ) noexcept nogil:
+    # Of the built-in rules, `fired` did; of the user's own, `user`.
     cdef bint learns = policy.learn_from_all or several(candidates)
     push_pending(session, action if learns else NOT_LEARNING)
     session.decision_stuck = session.stuck
     if action == REDIRECT:
         session.stuck = 0
-        if fired & policy.action_rules[REDIRECT] & ~MILD_RULES:
+        if (
+            fired & policy.action_rules[REDIRECT] & ~MILD_RULES
+            or user & policy.user_action_rules[REDIRECT]
+        ):
             session.unheeded_redirects += session.unheeded_redirects < 255
     elif action == COMPRESS:
         session.compress_wait = 0
@@ -179,4 +201,4 @@ cdef inline uint8_t execute(
         session.compressed_tokens = tokens_kept(session.context_tokens)
     elif action == TERMINATE:
         session.flags |= SESSION_DONE
-    return note_advice(session, policy, action, fired)
+    return note_advice(session, policy, action, fired, user)

@@ -4,7 +4,7 @@
 from libc.stdint cimport uint8_t
 from cellium_fast._records cimport Batch as BatchObject
 from cellium_fast._spans cimport stage
-from records cimport Batch, Round, Session, prefetch, read_round, rules_of
+from records cimport Batch, Round, Session, prefetch, read_round, rules_of, user_rules_at
 cimport feedback
 
 cdef enum:
@@ -37,7 +37,7 @@ cdef int execute_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) noe
         session = &batch.sessions[batch.slots[i]]
         age = feedback.execute(
             session, &batch.policies[session.policy], batch.action[i], batch.candidates[i],
-            rules_of(batch, i)[0],
+            rules_of(batch, i)[0], user_rules_at(batch, i),
         )
         if batch.advice_age:
             batch.advice_age[i] = age

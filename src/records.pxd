@@ -32,6 +32,25 @@ cdef enum:
     NO_LIMIT "NO_LIMIT" = 255   # of a tool that may be repeated any number of times
     NOT_LEARNING = 15       # pending decision that no return is credited to
 
+# Places of a user's functions: rules from 0 on, the reward, the biases of the arms.
+cdef enum:
+    USER_REWARD = 16
+    USER_BIAS = 17
+    USER_FUNCTIONS = 22
+
+# Which functions of users there are. A `fallible` one may fail, or return what it may not.
+cdef enum:
+    HAS_RULES "HAS_RULES" = 1
+    HAS_REWARD = 2
+    HAS_BIAS = 4
+    HAS_FALLIBLE = 8
+
+# What the compiled code of a user's function returns.
+cdef enum:
+    RETURNS_FLAG        # a byte, 0 or 1
+    RETURNS_WHOLE       # int64
+    RETURNS_NUMBER      # double
+
 # Actions, in the order of their codes.
 cdef enum:
     CONTINUE "CONTINUE"
@@ -329,6 +348,36 @@ ctypedef struct Features "Features":
     uint8_t making_progress     # flag
 
 
+# The functions of users in a policy. Compiled code follows Numba's calling convention:
+# int f(void* returned, void** error, const Features* features[, const RoundOutcome* outcome]),
+# which gives 0 if all went well.
+ctypedef struct UserCode "UserCode":
+    size_t address[USER_FUNCTIONS]      # 0 = none
+    uint8_t kind[USER_FUNCTIONS]        # what it returns
+    uint8_t rule_count
+    uint8_t parts                       # which there are
+
+
+# What a user's reward sees beside the features.
+ctypedef struct RoundOutcome "RoundOutcome":
+    double reward               # [0, 1]: what the policy's formula gives
+    int64_t success             # 1 or 0: as told, or else whether the last call had no error
+    int64_t told                # 1 or 0: success as the round tells it; -1 = it does not
+    int64_t calls
+    int64_t decision_stuck
+
+
+# The first call of a user's function that failed.
+ctypedef struct UserFailure "UserFailure":
+    Py_ssize_t row              # of the batch; -1 = none failed
+    int32_t policy              # row of the fleet's policies
+    int32_t place               # of the function
+    int32_t status              # what the call gave: 0 = it returned what it may not
+    uint64_t returned           # its bytes
+    Features features           # what it was called with
+    RoundOutcome outcome
+
+
 # The packed input of one session's round; arrays are the round's calls, oldest first.
 ctypedef struct Round "Round":
     Py_ssize_t calls
@@ -352,6 +401,8 @@ ctypedef struct Round "Round":
 ctypedef struct Batch "Batch":
     Session* sessions
     const Policy* policies
+    const UserCode* user_code   # one for each policy
+    uint8_t user_parts          # which functions of users any policy has; 0 = none, as mostly
     Pool* pools
     uint64_t key                # the fleet's seed
     const int64_t* slots        # row of each session of the batch
@@ -386,6 +437,9 @@ ctypedef struct Batch "Batch":
     double* draws               # (N, ARMS), NaN where nothing was drawn
     double* bias                # (N, ARMS), NaN for what was no candidate
     double* propensity          # NaN where a policy does not tell it
+    double* user_bias           # a chunk's (rows, ARMS); row i is at i & user_bias_mask; NULL = none
+    size_t user_bias_mask
+    UserFailure* user_failure   # NULL = nobody asks
     Increment* increments       # (pools, ARMS): what this call, or a span of it, learns
 
 
@@ -406,6 +460,15 @@ cdef inline uint32_t* rules_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
 
 cdef inline uint32_t* user_rules_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
     return &batch.user_rules[<size_t>i & batch.user_rules_mask]
+
+
+cdef inline uint32_t user_rules_at(const Batch* batch, Py_ssize_t i) noexcept nogil:
+    return user_rules_of(batch, i)[0] if batch.user_rules else 0
+
+
+cdef inline double* user_bias_of(const Batch* batch, Py_ssize_t i) noexcept nogil:
+    # What users add to the arms' draws; NaN where they say nothing. NULL = nowhere.
+    return &batch.user_bias[(<size_t>i & batch.user_bias_mask) * ARMS] if batch.user_bias else NULL
 
 
 cdef inline Features* features_of(const Batch* batch, Py_ssize_t i) noexcept nogil:

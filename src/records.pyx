@@ -10,6 +10,8 @@ from cpython.buffer cimport (
 )
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from collections import namedtuple
+
 import numpy as np
 
 cimport records
@@ -28,6 +30,12 @@ CALL_ACKNOWLEDGED = records.CALL_ACKNOWLEDGED
 HISTORY = records.HISTORY
 ROUND_HASHES = records.ROUND_HASHES
 RULES = records.RULES
+USER_REWARD = records.USER_REWARD
+USER_BIAS = records.USER_BIAS
+HAS_RULES = records.HAS_RULES
+HAS_REWARD = records.HAS_REWARD
+HAS_BIAS = records.HAS_BIAS
+HAS_FALLIBLE = records.HAS_FALLIBLE
 MAX_USER_RULES = records.MAX_USER_RULES
 NOT_LEARNING = records.NOT_LEARNING
 SESSION_OPEN = records.SESSION_OPEN
@@ -58,6 +66,8 @@ cdef make_dtypes():
     cdef records.Pool pool
     cdef records.Increment increment
     cdef records.Features features
+    cdef records.UserCode user_code
+    cdef records.RoundOutcome round_outcome
     return (
         np.asarray(<records.Session[:1]> &session).dtype,
         np.asarray(<records.Policy[:1]> &policy).dtype,
@@ -70,10 +80,27 @@ cdef make_dtypes():
                 "making_progress",
             },
         ),
+        np.asarray(<records.UserCode[:1]> &user_code).dtype,
+        np.asarray(<records.RoundOutcome[:1]> &round_outcome).dtype,
     )
 
 
-SESSION, POLICY, POOL, INCREMENT, FEATURES = make_dtypes()
+SESSION, POLICY, POOL, INCREMENT, FEATURES, USER_CODE, ROUND_OUTCOME = make_dtypes()
+
+
+UserFailure = namedtuple(
+    "UserFailure", ("row", "policy", "place", "status", "returned", "features", "outcome"),
+    module=__name__,
+)
+
+
+cdef object failure_object(const records.UserFailure* failure):
+    return UserFailure(
+        failure.row, failure.policy, failure.place, failure.status,
+        (<char*> &failure.returned)[:sizeof(uint64_t)],
+        (<char*> &failure.features)[:sizeof(records.Features)],
+        (<char*> &failure.outcome)[:sizeof(records.RoundOutcome)],
+    )
 
 
 def mix(uint64_t value):
@@ -99,6 +126,7 @@ cdef class Batch:
 
     def __cinit__(self):
         self.kept = []
+        self.user_failure.row = -1
         self.address = <size_t> &self.batch
 
     @property
@@ -112,14 +140,31 @@ cdef class Batch:
         self.kept.append(array)
         return address_of(array)
 
-    def set_memory(self, *, sessions, policies, pools, uint64_t key):
+    @property
+    def user_parts(self):
+        """Which functions of users any policy has, as HAS_... bits."""
+        return self.batch.user_parts
+
+    def set_memory(self, *, sessions, policies, pools, uint64_t key, user_code=None):
         self.sessions = sessions
         self.policies = policies
         self.pools = pools
+        self.user_code = user_code
+        self.policy_count = len(policies)
+        self.batch.user_code = <const records.UserCode*> self.where(user_code)
+        self.look_for_user_code()
         self.batch.sessions = <records.Session*> self.where(sessions)
         self.batch.policies = <const records.Policy*> self.where(policies)
         self.batch.pools = <records.Pool*> self.where(pools)
         self.batch.key = key
+
+    cdef void look_for_user_code(self) noexcept:
+        # After a change of the policies' functions.
+        cdef Py_ssize_t i
+        self.batch.user_parts = 0
+        if self.batch.user_code:
+            for i in range(self.policy_count):
+                self.batch.user_parts |= self.batch.user_code[i].parts
 
     def again(self):
         """Another batch of the same memory, without columns; this one has none either."""
@@ -128,6 +173,7 @@ cdef class Batch:
         other.sessions = self.sessions
         other.policies = self.policies
         other.pools = self.pools
+        other.user_code = self.user_code
         return other
 
     def set_input(
@@ -178,12 +224,18 @@ cdef class Batch:
         """Learn into these increments, (pools, 5), which are of nothing before a call."""
         self.batch.increments = <records.Increment*> self.where(increments)
 
-    def with_scratch(self, features, lanes, rules, increments):
+    @property
+    def failure(self):
+        """What failed of users' functions, as a `UserFailure`; None if nothing did."""
+        return None if self.user_failure.row < 0 else failure_object(&self.user_failure)
+
+    def with_scratch(self, features, lanes, rules, increments, user_rules=None, user_bias=None):
         """This batch, with memory of its own for what one chunk hands on from stage to stage.
 
         That is features, a power of 2 rows and as many lanes, and the rules that fired, as many
         rows; and increments, for what it learns. Each thread needs its own. What the caller wants
-        as a column goes there instead.
+        as a column goes there instead. Policies with rules or biases of users need rows for these
+        too.
         """
         cdef Batch batch = Batch.__new__(Batch)
         batch.batch = self.batch
@@ -196,4 +248,12 @@ cdef class Batch:
         if not self.batch.rules:
             batch.batch.rules = <uint32_t*> batch.where(rules)
             batch.batch.rules_mask = <size_t> (len(rules) - 1)
+        if user_rules is not None and not self.batch.user_rules:
+            batch.batch.user_rules = <uint32_t*> batch.where(user_rules)
+            batch.batch.user_rules_mask = <size_t> (len(user_rules) - 1)
+        if user_bias is not None:
+            batch.batch.user_bias = <double*> batch.where(user_bias)
+            batch.batch.user_bias_mask = <size_t> (len(user_bias) - 1)
+        batch.user_failure.row = -1
+        batch.batch.user_failure = &batch.user_failure
         return batch

@@ -1,7 +1,8 @@
 /* Stage 2, rule evaluation: features to a set of candidate actions.
 
    A rule's bit is its row in the table of docs/semantics.md, "Rules". FORCING_RULES force their
-   action, in order; the others propose theirs. Every rule that fires is recorded. */
+   action, in order; the others propose theirs. Every rule that fires is recorded. Rules of users
+   have masks of their own; those of them that force come first. */
 
 #ifndef CELLIUM_RULES_H
 #define CELLIUM_RULES_H
@@ -189,13 +190,18 @@ CELLIUM_INLINE void fire(
     }
 }
 
-/* The actions of some rules. */
-CELLIUM_INLINE uint32_t actions_of(const Policy *restrict p, uint32_t rules)
+/* The actions of some rules, of which `having` says which have each action. */
+CELLIUM_INLINE uint32_t actions_in(const uint32_t *restrict having, uint32_t rules)
 {
     uint32_t actions = 0;
     for (int action = 0; action < ARMS; action++)
-        actions |= (uint32_t)((rules & p->action_rules[action]) != 0) << action;
+        actions |= (uint32_t)((rules & having[action]) != 0) << action;
     return actions;
+}
+
+CELLIUM_INLINE uint32_t actions_of(const Policy *restrict p, uint32_t rules)
+{
+    return actions_in(p->action_rules, rules);
 }
 
 /* Compress, beside the actions of a loop where the context is filled enough. */
@@ -226,32 +232,40 @@ CELLIUM_INLINE uint32_t proposals(
         | compress_beside(f, p, fired, i);
 }
 
-/* What the rules that look at the others see: a suspicion gives way to more than that, and
-   redirects were ignored where there is need for one more. */
-CELLIUM_INLINE uint32_t settle_rungs(const Policy *restrict p, uint32_t fired)
+/* What the rules that look at the others see, the actions `own` of users' rules among them: a
+   suspicion gives way to more than that, and redirects were ignored where there is need for one
+   more. */
+CELLIUM_INLINE uint32_t settle_rungs(const Policy *restrict p, uint32_t fired, uint32_t own)
 {
     uint32_t sure = fired & ~BIT(LOOP_SUSPECTED) & ~BIT(REDIRECTS_IGNORED);
     uint32_t proposing = sure & ~FORCING_RULES, alone = proposing & p->rules_alone;
-    uint32_t more = (proposing & (p->action_rules[REDIRECT] | p->action_rules[TERMINATE])) != 0;
+    uint32_t turning = (proposing & (p->action_rules[REDIRECT] | p->action_rules[TERMINATE])) != 0;
+    uint32_t more = turning | (own >> REDIRECT & 1) | (own >> TERMINATE & 1);
     uint32_t left = choose(alone != 0, alone, proposing);
-    uint32_t redirects = (left & ~MILD_RULES & p->action_rules[REDIRECT]) != 0;
+    uint32_t redirects = ((left & ~MILD_RULES & p->action_rules[REDIRECT]) != 0)
+        | ((alone == 0) & own >> REDIRECT);
     return fired & ~(more << LOOP_SUSPECTED) & ~((redirects ^ 1) << REDIRECTS_IGNORED);
 }
 
-/* The candidate sets; `fired` gets the rules that fired. */
+/* The candidate sets; `fired` gets the rules that fired. Of users' rules, `user` fired. */
 CELLIUM_INLINE void propose(
-    const FeatureLanes *restrict f, const Policy *restrict policy, uint32_t *restrict fired,
-    uint32_t *restrict candidates, int first, int end)
+    const FeatureLanes *restrict f, const Policy *restrict policy, const uint32_t *restrict user,
+    uint32_t *restrict fired, uint32_t *restrict candidates, int first, int end)
 {
     const Policy p = *policy;
-    uint32_t any = 0;
-    for (int i = first; i < end; i++)
+    uint32_t any = 0, any_user = 0, own[LANES] = {0};
+    for (int i = first; i < end; i++) {
         any |= fired[i];
+        any_user |= user[i];
+    }
+    if (any_user)
+        for (int i = first; i < end; i++)
+            own[i] = actions_in(p.user_action_rules, user[i] & ~p.user_forcing);
     if (any & (BIT(LOOP_SUSPECTED) | BIT(REDIRECTS_IGNORED)))
         for (int i = first; i < end; i++)
-            fired[i] = settle_rungs(&p, fired[i]);
+            fired[i] = settle_rungs(&p, fired[i], own[i]);
     for (int i = first; i < end; i++) {
-        uint32_t proposed = proposals(f, &p, fired[i], i);
+        uint32_t proposed = proposals(f, &p, fired[i], i) | own[i];
         uint32_t progressing = p.rules_enabled >> PROGRESSING
             & is_progressing(f, &p, fired[i], proposed, i);
         fired[i] |= progressing << PROGRESSING;
@@ -269,14 +283,20 @@ CELLIUM_INLINE void propose(
             uint32_t forcing = fired[i] & FORCING_RULES, lowest = forcing & -forcing;
             candidates[i] = choose(forcing != 0, actions_of(&p, lowest), candidates[i]);
         }
+    if (any_user & p.user_forcing)
+        for (int i = first; i < end; i++) {
+            uint32_t forcing = user[i] & p.user_forcing, lowest = forcing & -forcing;
+            candidates[i] = choose(
+                forcing != 0, actions_in(p.user_action_rules, lowest), candidates[i]);
+        }
 }
 
 CELLIUM_INLINE void evaluate_rules(
-    const FeatureLanes *restrict f, const Policy *restrict policy, uint32_t *restrict fired,
-    uint32_t *restrict candidates, int first, int end)
+    const FeatureLanes *restrict f, const Policy *restrict policy, const uint32_t *restrict user,
+    uint32_t *restrict fired, uint32_t *restrict candidates, int first, int end)
 {
     fire(f, policy, fired, first, end);
-    propose(f, policy, fired, candidates, first, end);
+    propose(f, policy, user, fired, candidates, first, end);
 }
 
 #endif

@@ -10,7 +10,9 @@ cdef extern from "stages.h" nogil:
     const uint32_t DETECTING_RULES
     # Those whose redirects are not counted as unheeded.
     const uint32_t MILD_RULES
-    # The candidate set; `rules` gets the rules that fired.
-    uint8_t evaluate(const Features* features, const Policy* policy, uint32_t* rules)
+    # The candidate set; of users' rules, `user` fired; `rules` gets the others that did.
+    uint8_t evaluate(
+        const Features* features, const Policy* policy, uint32_t user, uint32_t* rules
+    )
     # The sessions [start, stop) of a batch, by one of the variants of variants.h.
     void evaluate_with(int variant, const Batch* batch, Py_ssize_t start, Py_ssize_t stop)

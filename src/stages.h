@@ -243,13 +243,18 @@ CELLIUM_INLINE const Policy *policy_of_all(
     return other ? NULL : &policies[policy[0]];
 }
 
+/* Whether the features of a session are needed as a row: by the caller, or by functions of users. */
+CELLIUM_INLINE int needs_row(const Batch *batch, uint32_t policy)
+{
+    return batch->features_wanted || (batch->user_parts && batch->user_code[policy].parts);
+}
+
 CELLIUM_INLINE void extract_group(
     const Batch *batch, Py_ssize_t row, int count, FeatureLanes *restrict to, int wide)
 {
     RecordLanes at;
     for (int i = 0; i < count; i++)
         at.session[i] = &batch->sessions[batch->slots[row + i]];
-    int wanted = batch->features_wanted;
     for (int i = count; i < LANES; i++)
         at.session[i] = at.session[0];      /* for something to read */
     gather(&at, to, wide, 0, LANES);
@@ -261,13 +266,17 @@ CELLIUM_INLINE void extract_group(
             Round round = read_round(batch, row + i);
             take_round(&at, &batch->policies[at.policy[i]], to, &round, i);
         }
+    int wanted[LANES], any = 0;
+    for (int i = 0; i < count; i++)
+        any |= wanted[i] = needs_row(batch, at.session[i]->policy);
     if (policy)
-        settle(&at, policy, wanted, to, wide, 0, LANES);
+        settle(&at, policy, any, to, wide, 0, LANES);
     else
         for (int i = 0; i < count; i++)
-            settle_one(&at, &batch->policies[at.session[i]->policy], wanted, to, i);
-    for (int i = 0; wanted && i < count; i++)
-        write_row(at.session[i], to, i, features_row(batch, row + i));
+            settle_one(&at, &batch->policies[at.session[i]->policy], wanted[i], to, i);
+    for (int i = 0; any && i < count; i++)
+        if (wanted[i])
+            write_row(at.session[i], to, i, features_row(batch, row + i));
 }
 
 /* --- Stage 2 --- */
@@ -334,19 +343,21 @@ CELLIUM_INLINE void write_biasing(const FeatureLanes *restrict f, int i, Feature
 }
 
 static void evaluate_one(
-    const FeatureLanes *restrict f, const Policy *restrict policy, uint32_t *restrict fired,
-    uint32_t *restrict candidates, int i)
+    const FeatureLanes *restrict f, const Policy *restrict policy, const uint32_t *restrict user,
+    uint32_t *restrict fired, uint32_t *restrict candidates, int i)
 {
-    evaluate_rules(f, policy, fired, candidates, i, i + 1);
+    evaluate_rules(f, policy, user, fired, candidates, i, i + 1);
 }
 
-/* The candidates of one session alone; `rules` gets the rules that fired. */
-static inline uint8_t evaluate(const Features *row, const Policy *policy, uint32_t *rules)
+/* The candidates of one session alone; of users' rules, `user` fired; `rules` gets the others that
+   did. */
+static inline uint8_t evaluate(
+    const Features *row, const Policy *policy, uint32_t user, uint32_t *rules)
 {
     FeatureLanes lanes;
     uint32_t candidates;
     read_row(row, &lanes, 0);
-    evaluate_one(&lanes, policy, rules, &candidates, 0);
+    evaluate_one(&lanes, policy, &user, rules, &candidates, 0);
     return (uint8_t)candidates;
 }
 
@@ -380,13 +391,15 @@ CELLIUM_INLINE void write_group(
 CELLIUM_INLINE void evaluate_group(
     const Batch *batch, Py_ssize_t row, int count, const FeatureLanes *restrict f)
 {
-    uint32_t fired[LANES] = {0}, candidates[LANES] = {0};
+    uint32_t fired[LANES] = {0}, candidates[LANES] = {0}, user[LANES] = {0};
+    for (int i = 0; (batch->user_parts & HAS_RULES) && i < count; i++)
+        user[i] = batch->user_rules[(size_t)(row + i) & batch->user_rules_mask];
     if (f->policy)
-        evaluate_rules(f, f->policy, fired, candidates, 0, LANES);
+        evaluate_rules(f, f->policy, user, fired, candidates, 0, LANES);
     else
         for (int i = 0; i < count; i++) {
             const Session *session = &batch->sessions[batch->slots[row + i]];
-            evaluate_one(f, &batch->policies[session->policy], fired, candidates, i);
+            evaluate_one(f, &batch->policies[session->policy], user, fired, candidates, i);
         }
     write_group(batch, row, count, f, fired, candidates);
 }

@@ -2,11 +2,11 @@
 # composed, none of its own.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.math cimport NAN
+from libc.math cimport NAN, isnan
 from libc.string cimport memcpy, memset
 from records cimport (
-    ARMS, CONTINUE, SESSION_OPEN, SESSION_PRIVATE,
-    Batch, Features, Increment, Policy, Round, Session,
+    ARMS, CONTINUE, HAS_BIAS, HAS_REWARD, HAS_RULES, SESSION_OPEN, SESSION_PRIVATE,
+    Batch, Features, Increment, Policy, Round, Session, UserCode, UserFailure,
     several,
 )
 cimport bandit
@@ -14,6 +14,8 @@ cimport features
 cimport feedback
 cimport learning
 cimport rules
+cimport user_code
+from user_code cimport Caller
 
 # Why an id names no open session.
 cdef enum:
@@ -69,7 +71,7 @@ cdef inline void open_session(
         session.beta[i] = <float>policies[policy].prior.beta
     session.pending = 0xFFFF        # NOT_LEARNING everywhere
     # Decision 0: continue, the only candidate.
-    feedback.execute(session, &policies[policy], CONTINUE, 1 << CONTINUE, 0)
+    feedback.execute(session, &policies[policy], CONTINUE, 1 << CONTINUE, 0, 0)
 
 
 cdef inline void close_session(Session* session) noexcept nogil:
@@ -121,20 +123,70 @@ cdef inline void read_outcome(const Batch* batch, Py_ssize_t i, Outcome* out) no
     out.advice_age = batch.advice_age[i]
 
 
-cdef inline void step(
-    const Batch* batch, int64_t slot, const Round* round, Increment* increments, Outcome* out
+cdef inline int step(
+    const Batch* batch, int64_t slot, const Round* round, Increment* increments, Outcome* out,
+    UserFailure* failure,
 ) noexcept nogil:
+    # 0, or the code of the first function of the user's that failed.
     cdef Session* session = &batch.sessions[slot]
     cdef const Policy* policy = &batch.policies[session.policy]
+    cdef Caller caller
+    cdef int parts = 0
+    cdef int codes[3]
+    cdef int place, code
+    cdef double given[ARMS]
+    cdef double told
+    if batch.user_parts:
+        caller.code = &batch.user_code[session.policy]
+        caller.failure = failure
+        caller.policy = session.policy
+        parts = caller.code.parts
+    memset(codes, 0, sizeof(codes))
     out.reward = <float>feedback.evaluate(session, policy, round)
     features.extract(session, policy, round, &out.features)
+    if parts & HAS_REWARD:
+        codes[0] = user_code.call_reward(
+            &caller, 0, session, policy, round, &out.features, &told
+        )
+        if not isnan(told):
+            out.reward = <float>told
     learning.learn(session, policy, increments)
     out.user_rules = 0
-    out.candidates = rules.evaluate(&out.features, policy, &out.rules)
+    if parts & HAS_RULES:
+        for place in range(caller.code.rule_count):
+            code = user_code.call_rule(
+                &caller, place, &out.features, 0, &out.user_rules, 0, 0, 1
+            )
+            codes[1] = codes[1] if codes[1] else code
+    out.candidates = rules.evaluate(&out.features, policy, out.user_rules, &out.rules)
     out.tiebreak = several(out.candidates)
+    if parts & HAS_BIAS:
+        codes[2] = user_code.call_biases(
+            &caller, 0, policy, out.candidates, &out.features, given
+        )
     out.action = <uint8_t>bandit.choose(
         session, &out.features, policy, batch.pools, batch.key, out.candidates,
-        out.draws, out.bias,
+        given if parts & HAS_BIAS else NULL, out.draws, out.bias,
     )
     out.propensity = NAN
-    out.advice_age = feedback.execute(session, policy, out.action, out.candidates, out.rules)
+    out.advice_age = feedback.execute(
+        session, policy, out.action, out.candidates, out.rules, out.user_rules
+    )
+    return codes[0] if codes[0] else codes[1] if codes[1] else codes[2]
+
+
+cdef inline void keep_sessions(
+    const Batch* batch, Py_ssize_t count, Session* kept
+) noexcept nogil:
+    # Copies of the records of a batch, should a function of a user's fail.
+    cdef Py_ssize_t i
+    for i in range(count):
+        kept[i] = batch.sessions[batch.slots[i]]
+
+
+cdef inline void put_back_sessions(
+    const Batch* batch, Py_ssize_t count, const Session* kept
+) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(count):
+        batch.sessions[batch.slots[i]] = kept[i]

@@ -9,10 +9,13 @@ from collections import namedtuple
 import numpy as np
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint8_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from records cimport (
-    ARMS, SESSION_DONE, Batch, Features, Increment, Round, Session, prefetch,
+    ARMS, HAS_FALLIBLE, SESSION_DONE,
+    Batch, Features, Increment, Round, Session, UserFailure,
+    prefetch,
 )
+from cellium_fast._records cimport failure_object
 cimport learning
 cimport step
 
@@ -244,6 +247,12 @@ cdef object used_of(unused, calls):
     return frozenset([tool for tool in unused if tool in called])
 
 
+cdef object error_of(policy, failure):
+    # What to raise of a failed call; a fleet without functions of users needs none of it.
+    from cellium_fast.user_calls import error_of
+    return error_of(policy, failure)
+
+
 cdef class Handle:
     """What a `cellium_fast.Session` does at every round."""
 
@@ -260,6 +269,8 @@ cdef class Handle:
             The session is closed.
         InputError
             The round holds a value of a wrong kind; the message names it. Nothing was stepped.
+        UserCodeError
+            A function of the policy's raised, or returned what it may not. Nothing was stepped.
 
         Notes
         -----
@@ -297,9 +308,14 @@ cdef class Handle:
         cdef int64_t slot = step.slot_of(self._id)
         cdef size_t address = packer.address
         cdef const Batch* batch
-        cdef const Session* session
+        cdef Session* session
+        cdef Session before
+        cdef Increment* learned
+        cdef UserFailure failure
+        cdef bint fallible
         cdef dict tools = NO_NAMES
         cdef dict errors = NO_NAMES
+        failure.row = -1
         unused, setting = self._unused, self._setting
         stepper.batch_of(self._id, self._evicted)
         if used:
@@ -309,16 +325,31 @@ cdef class Handle:
         cdef DecisionBase decision = stepper.new_decision(setting)
         batch = stepper.batch_of(self._id, self._evicted)
         session = &batch.sessions[slot]
-        # From here on no Python code runs: all of it happens, or nothing.
-        if stepper.journal is not None:
+        learned = stepper.increments + session.pool * ARMS
+        fallible = batch.user_parts and batch.user_code[session.policy].parts & HAS_FALLIBLE
+        # From here on no Python code runs, but for functions of users: all of it happens, or
+        # nothing. A step that may fail comes before its entry in the journal.
+        if stepper.journal is not None and not fallible:
             stepper.journal.append_round(self._id, address, tools, errors, used)
-        stepper.memory.use_one(slot)
+        if fallible:
+            before = session[0]
         step.step(
-            batch, slot, <const Round*> address, stepper.increments, &decision._record.outcome
+            batch, slot, <const Round*> address, stepper.increments, &decision._record.outcome,
+            &failure,
         )
-        learning.apply_increments(
-            &batch.pools[session.pool], stepper.increments + session.pool * ARMS
-        )
+        if fallible:
+            problem = None
+            if failure.row < 0 and stepper.journal is not None:
+                try:
+                    stepper.journal.append_round(self._id, address, tools, errors, used)
+                except BaseException as error:
+                    problem = error
+            if failure.row >= 0 or problem is not None:
+                session[0] = before
+                memset(learned, 0, ARMS * sizeof(Increment))
+                raise problem or error_of(setting.policy, failure_object(&failure))
+        stepper.memory.use_one(slot)
+        learning.apply_increments(&batch.pools[session.pool], learned)
         if tools or errors:
             stepper.names.add(tools, errors)
         if packer.has_names:
