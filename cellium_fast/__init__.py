@@ -46,6 +46,7 @@ from cellium_fast.user_code import bias, reward, rule
 if TYPE_CHECKING:
     from cellium_fast import kernels
     from cellium_fast.learned import LearnedPosterior
+    from cellium_fast.policy_choice import PolicyChoice
     from cellium_fast.render import HardConstraintRenderer
     from cellium_fast.usage import context_tokens
 
@@ -58,6 +59,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 LATER = {
     "HardConstraintRenderer": "cellium_fast.render",
     "LearnedPosterior": "cellium_fast.learned",
+    "PolicyChoice": "cellium_fast.policy_choice",
     "context_tokens": "cellium_fast.usage",
     "kernels": "cellium_fast.kernels",
 }
@@ -80,6 +82,7 @@ __all__ = [
     "LearnedStateError",
     "MissingColumnError",
     "Policy",
+    "PolicyChoice",
     "PolicyError",
     "Posterior",
     "ReentryError",

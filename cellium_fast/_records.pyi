@@ -38,6 +38,8 @@ SESSION: Final[np.dtype[np.void]]
 POLICY: Final[np.dtype[np.void]]
 POOL: Final[np.dtype[np.void]]
 INCREMENT: Final[np.dtype[np.void]]
+CHOICE: Final[np.dtype[np.void]]
+TRIAL: Final[np.dtype[np.void]]
 FEATURES: Final[np.dtype[np.void]]
 USER_CODE: Final[np.dtype[np.void]]
 ROUND_OUTCOME: Final[np.dtype[np.void]]
@@ -64,6 +66,8 @@ class Batch:
     @property
     def pools(self) -> NDArray[np.void]: ...
     @property
+    def trials(self) -> NDArray[np.void] | None: ...
+    @property
     def features_wanted(self) -> bool: ...
     @property
     def user_parts(self) -> int: ...
@@ -81,6 +85,7 @@ class Batch:
         key: int,
         user_code: NDArray[np.void] | None = None,
     ) -> None: ...
+    def hold_trials(self, trials: NDArray[np.void]) -> None: ...
     def again(self) -> Batch: ...
     def set_input(
         self,

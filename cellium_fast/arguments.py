@@ -18,6 +18,10 @@ from cellium_fast.policy import Policy, Posterior
 MAX_TABLE = 2**16
 MAX_TOKENS = 2**63 - 1
 MAX_ROUNDS = 2**32 - 1
+MAX_CHOICES = 2**20     # pairs of a policy and a pool: 24 MiB of records
+
+AUTO = "auto"           # not a policy's name: for each session one of the policies is chosen
+CHOOSE = -1             # and what stands for its row
 
 
 def named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Policy]:
@@ -34,6 +38,11 @@ def named_policies(policies: Mapping[str, Policy | str] | None) -> dict[str, Pol
             raise InputError(
                 f"policies: wanted names with a Policy or a preset's name, got {shown(name)}: "
                 f"{shown(policy)}"
+            )
+        if name == AUTO:
+            raise InputError(
+                f"policies: {AUTO!r} asks the fleet to choose one for each session; wanted another "
+                "name"
             )
         named[name] = given_policy(policy)
     return named
@@ -132,6 +141,20 @@ def given_names(argument: str, names: Any) -> tuple[str, ...]:
 def row_of(kind: str, name: str | None, table: Mapping[str, object]) -> int:
     """Place of a name in a table; the first one for None."""
     return 0 if name is None else place_of(kind, name, table)
+
+
+def policy_row(
+    policy: str | None, policies: Mapping[str, object], pools: Mapping[str, object]
+) -> int:
+    """As `row_of`, of a policy to open sessions under; CHOOSE if one is to be chosen."""
+    if not (isinstance(policy, str) and policy == AUTO):
+        return row_of("policy", policy, policies)
+    if len(policies) * len(pools) > MAX_CHOICES:
+        raise InputError(
+            f"policy: {AUTO!r} learns of each policy in each pool; wanted at most {MAX_CHOICES:,} "
+            f"such pairs, the fleet has {len(policies):,} policies and {len(pools):,} pools"
+        )
+    return CHOOSE
 
 
 def place_of(kind: str, name: str, table: Mapping[str, object]) -> int:

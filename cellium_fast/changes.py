@@ -14,7 +14,8 @@ from weakref import WeakMethod
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _commit, _records, _spans, _step, pipeline, user_calls
+from cellium_fast import _choice, _commit, _records, _spans, _step, pipeline, user_calls
+from cellium_fast.arguments import CHOOSE
 from cellium_fast.decision import Decision, Decisions, Setting
 from cellium_fast.errors import ForkedError, JournalError, SessionError, UserCodeError, shown
 from cellium_fast.memory import Memory, Slots
@@ -31,7 +32,10 @@ Ids = NDArray[np.int64]
 
 
 class Rows(NamedTuple):
-    """Policy and pool of sessions that are opened, and whether each owns its posterior."""
+    """Policy and pool of sessions that are opened, and whether each owns its posterior.
+
+    The policy may be `CHOOSE`.
+    """
 
     policy: int
     pool: int
@@ -66,31 +70,47 @@ class Changes:
 
     # --- in the fleet's turn ---------------------------------------------------------------------
     def _open(
-        self, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32], rows: Rows
+        self, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32], rows: Rows,
+        chosen: NDArray[np.uint16] | None = None,
     ) -> Ids:
+        policies = self._policy_rows(len(context_limit), rows, chosen)
         victims = self._memory.victims_of(len(context_limit))
         slots = self._memory.slots_for(len(context_limit), victims)
         ids = self._memory.ids_of(slots, opening=True)
-        self._commit_open(slots, context_limit, round_limit, rows, [], victims)
+        self._commit_open(slots, context_limit, round_limit, rows, policies, [], victims)
         return ids
 
     def _open_session(
         self, name: str, tools: tuple[str, ...], context_limit: NDArray[np.int64],
-        round_limit: NDArray[np.uint32], rows: Rows,
+        round_limit: NDArray[np.uint32], rows: Rows, chosen: NDArray[np.uint16] | None = None,
     ) -> Session:
+        policies = self._policy_rows(1, rows, chosen)
         victims = self._memory.victims_of(1)
         slots = self._memory.slots_for(1, victims)
         self._memory.make_room_for_watched()
         session_id = int(self._memory.ids_of(slots, opening=True)[0])
         handle = Session(
-            cast("Fleet", self), session_id, name, tools, self._settings[rows.policy]
+            cast("Fleet", self), session_id, name, tools, self._settings[policies[0]]
         )
-        self._commit_open(slots, context_limit, round_limit, rows, [handle], victims)
+        self._commit_open(slots, context_limit, round_limit, rows, policies, [handle], victims)
         return handle
+
+    def _policy_rows(
+        self, count: int, rows: Rows, chosen: NDArray[np.uint16] | None
+    ) -> NDArray[np.uint16]:
+        """The policy of each session that is opened; what is `chosen` already stands."""
+        if rows.policy != CHOOSE:
+            return np.full(count, rows.policy, np.uint16)
+        self._memory.make_room_for_choices()
+        if chosen is None:
+            chosen = np.empty(count, np.uint16)
+            known = self._memory.choices_in(rows.pool)
+            _choice.choose(known, self._memory.seed, self._memory.opened, chosen)
+        return chosen
 
     def _commit_open(
         self, slots: Slots, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32],
-        rows: Rows, handles: list[Session], victims: Slots,
+        rows: Rows, policies: NDArray[np.uint16], handles: list[Session], victims: Slots,
     ) -> None:
         closing = None
         if len(victims):
@@ -101,7 +121,8 @@ class Changes:
             context_limit, round_limit, rows, handles
         )
         _commit.open(
-            self._journal, entry, self._memory, slots, *rows, context_limit, round_limit,
+            self._journal, entry, self._memory, slots, policies, rows.policy == CHOOSE,
+            rows.pool, rows.private, context_limit, round_limit,
             self._to_show(list(enumerate(handles))), self._handles, closing,
         )
 

@@ -16,6 +16,7 @@ from cellium_fast.errors import InputError, SessionError, shown
 from cellium_fast.names import Names
 from cellium_fast.persistence import Persistence
 from cellium_fast.policy import Policy, Posterior
+from cellium_fast.policy_choice import PolicyChoice
 from cellium_fast.rounds import Round, RoundBatch
 from cellium_fast.session import Session
 
@@ -107,7 +108,10 @@ class Fleet(Persistence):
         round_limit
             Rounds, >= 1, one number or one a session; None or infinity: no limit.
         policy, pool
-            Names; None: the fleet's first.
+            Names; None: the fleet's first. With the policy ``"auto"`` each session gets the one of
+            the fleet's policies that Thompson sampling chooses for it, by how sessions of the pool
+            ended under those it chose before: `policy_of` says which, `policy_choice` what was
+            learned, and `docs/semantics.md`, "Choice of a policy", what counts.
         private
             Whether each session owns its posterior instead of sharing its pool's.
 
@@ -170,7 +174,7 @@ class Fleet(Persistence):
         if not isinstance(private, bool):
             raise InputError(f"private: wanted True or False, got {shown(private)}")
         return Rows(
-            arguments.row_of("policy", policy, self._policies),
+            arguments.policy_row(policy, self._policies, self._pools),
             arguments.row_of("pool", pool, self._pools),
             private,
         )
@@ -392,7 +396,8 @@ class Fleet(Persistence):
     def use_policy(self, ids: ArrayLike, name: str) -> None:
         """Put sessions under another of the fleet's policies, from their next round.
 
-        What was seen, decided and learned so far stays, private posteriors included.
+        What was seen, decided and learned so far stays, private posteriors included. A policy that
+        was chosen for a session (``policy="auto"``) learns nothing from how it ends under another.
 
         Parameters
         ----------
@@ -460,6 +465,46 @@ class Fleet(Persistence):
         flags = self._memory.sessions["flags"][self._memory.slots_of(ids)]
         done: NDArray[np.bool_] = (flags & _records.SESSION_DONE) != 0
         return done
+
+    def policy_of(self, ids: ArrayLike) -> list[str]:
+        """Names of the policies that sessions are under. Raises SessionError as `step` does.
+
+        Examples
+        --------
+        >>> from cellium_fast import Fleet
+        >>> fleet = Fleet(seed=7, policies={"calm": "default", "strict": "cellium"})
+        >>> fleet.policy_of(fleet.open(4, policy="auto"))
+        ['calm', 'calm', 'strict', 'calm']
+        """
+        return self._lock.run(self._policy_of, arguments.session_ids(ids))
+
+    def _policy_of(self, ids: NDArray[np.int64]) -> list[str]:
+        names = list(self._policies)
+        rows = self._memory.sessions["policy"][self._memory.slots_of(ids)]
+        return [names[row] for row in rows.tolist()]
+
+    def policy_choice(self, pool: str | None = None) -> dict[str, PolicyChoice]:
+        """What ``policy="auto"`` has learned in a pool, by the names of the policies.
+
+        Raises UnknownNameError if there is no such pool.
+
+        Examples
+        --------
+        >>> from cellium_fast import Fleet
+        >>> fleet = Fleet(seed=7, policies={"calm": "default", "strict": "cellium"})
+        >>> fleet.close(fleet.open(4, policy="auto"), success=[True, False, True, True])
+        >>> fleet.policy_choice()["strict"]
+        PolicyChoice(alpha=2.0, beta=1.0, opened=1, learned=1)
+        """
+        row = arguments.row_of("pool", pool, self._pools)
+        known = self._lock.run(self._choices_known, row)
+        return {
+            name: PolicyChoice.of(record)
+            for name, record in zip(self._policies, known, strict=True)
+        }
+
+    def _choices_known(self, row: int) -> NDArray[Any]:
+        return self._memory.choices_in(row).copy()
 
     def posterior(self, pool: str | None = None) -> dict[str, NDArray[Any]]:
         """What a pool has learned: ``alpha``, ``beta`` (5,) float64, ``updates`` (5,) uint64.

@@ -82,6 +82,13 @@ class Memory(_memory.SlotTable):
         """A record of each pool."""
         return self.base.pools
 
+    def choices_in(self, pool: int) -> NDArray[Any]:
+        """A record of what is known of each policy in the pool of this row."""
+        if self.choices is None:
+            return np.zeros(len(self.policies), _records.CHOICE)
+        known: NDArray[Any] = self.choices[pool]
+        return known
+
     def batch(
         self, slots: Slots, columns: Mapping[str, NDArray[Any]] | None = None
     ) -> _records.Batch:
@@ -150,6 +157,13 @@ class Memory(_memory.SlotTable):
             watched = np.zeros(len(self.sessions), np.bool_)
             watched[: len(self.watched)] = self.watched
             self.hold_watched(watched)
+
+    def make_room_for_choices(self) -> None:
+        """Room to note what becomes of sessions that a policy is chosen for."""
+        if self.choices is None:
+            self.hold_choices(np.zeros((len(self.pools), len(self.policies)), _records.CHOICE))
+        if self.base.trials is None:
+            self.base.hold_trials(np.zeros(len(self.sessions), _records.TRIAL))
 
     def places_watched(self, slots: Slots) -> list[int]:
         """Places of the slots whose sessions a Python object stands for."""
@@ -226,7 +240,12 @@ class Memory(_memory.SlotTable):
             last_use = np.zeros(capacity, np.uint64)
             last_use[: self.used] = self.last_use[: self.used]
             self.hold_last_use(last_use)
-        self.base = self._batch_of(sessions, self.policies, self.user_code, self.pools)
+        base = self._batch_of(sessions, self.policies, self.user_code, self.pools)
+        if self.base.trials is not None:
+            trials = np.zeros(capacity, _records.TRIAL)
+            trials[: self.used] = self.base.trials[: self.used]
+            base.hold_trials(trials)
+        self.base = base
 
     def _batch_of(
         self, sessions: NDArray[Any], policies: NDArray[Any], user_code: NDArray[Any],

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cellium_fast import (
     _bandit,
+    _choice,
     _features,
     _feedback,
     _learning,
@@ -28,6 +29,7 @@ STAGES = (
     _features.extract,      # stage 1: what the window of calls and the scores say
     _user_code.reward,      # the user's reward of the round, in the place of that
     _learning.learn,        # the n-step return of the decision that is due
+    _choice.note_rewards,   # the reward counts for the policy that was chosen at the opening
     _user_code.rules,       # the user's own rules
     _rules.evaluate,        # stage 2: the actions that the rules leave to choose from
     _user_code.bias,        # what the user adds to the draws of candidates

@@ -78,6 +78,11 @@ class Session(_step.Handle):
         return self._name
 
     @property
+    def policy(self) -> str:
+        """Name of the policy that it is under; raises SessionError if closed."""
+        return self._fleet.policy_of([self._id])[0]
+
+    @property
     def decision(self) -> Decision:
         """The newest decision, by `step` or in a batch of the fleet.
 

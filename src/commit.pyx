@@ -36,12 +36,14 @@ cdef int write_ahead(journal, entry) except -1:
 
 
 def open(
-    journal, entry, SlotTable memory not None, const int64_t[::1] slots, uint16_t policy,
-    uint16_t pool, bint private, const int64_t[::1] context_limit,
-    const uint32_t[::1] round_limit, list handles not None, dict known not None, victims,
+    journal, entry, SlotTable memory not None, const int64_t[::1] slots,
+    const uint16_t[::1] policies, bint chosen, uint16_t pool, bint private,
+    const int64_t[::1] context_limit, const uint32_t[::1] round_limit, list handles not None,
+    dict known not None, victims,
 ):
-    """Open one session in each slot, as `Memory.slots_for` gave them.
+    """Open one session in each slot, as `Memory.slots_for` gave them, under one policy each.
 
+    If the policies were `chosen` by the fleet, the sessions are trials of them.
     `handles` of them become `known`, by their ids. Before, sessions close that have to go for
     them: `victims` is their batch, slots, outcomes (none is told) and handles; None: nobody has to.
     """
@@ -59,8 +61,10 @@ def open(
         for i in range(slots.shape[0]):
             formulas.open_session(
                 &sessions[slots[i]], memory.base.batch.policies, memory.opened + <uint64_t> i,
-                policy, pool, private, context_limit[i], round_limit[i],
+                policies[i], pool, private, context_limit[i], round_limit[i],
             )
+    if chosen:
+        memory.begin_trials(slots, policies)
     memory.take(slots.shape[0])
     memory.use(slots)
     show_opening(memory, handles)
@@ -106,6 +110,7 @@ cdef int close_batch(
                 session, &batch.batch.policies[session.policy], batch.batch.increments, outcomes[i]
             )
     apply_increments([batch], len(memory.base.pools))
+    memory.end_trials(slots, outcomes)
     with nogil:
         for i in range(slots.shape[0]):
             session = &batch.batch.sessions[slots[i]]
@@ -257,6 +262,7 @@ def use_policy(
     write_ahead(journal, entry)
     for i in range(slots.shape[0]):
         memory.base.batch.sessions[slots[i]].policy = row
+    memory.leave_trials(slots, row)
     for handle, setting in handles:
         handle._setting = setting
 

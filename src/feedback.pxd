@@ -5,7 +5,8 @@ from libc.math cimport isnan
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 from records cimport (
-    ARMS, CALL_ERROR, COMPRESS, CONTINUE, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT, RULES,
+    ARMS, CALL_ERROR, COMPRESS, CONTINUE, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT,
+    REWARD_UNITS, RULES,
     SESSION_DONE, SESSION_HEEDING, SESSION_OUTPUTS,
     TERMINATE,
     Policy, Round, Session,
@@ -14,13 +15,6 @@ from records cimport (
 from features cimport context_ratio, decimal
 from rules cimport MILD_RULES
 cimport window
-
-
-cdef extern from *:
-    """
-    #define CELLIUM_REWARD_UNITS 2147483648.0
-    """
-    const double REWARD_UNITS "CELLIUM_REWARD_UNITS"
 
 
 cdef inline void clear_evidence(Session* session) noexcept nogil:

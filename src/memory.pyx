@@ -4,8 +4,9 @@
 Preparing a change only makes room; the change itself is C, so that nobody sees half of it.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from records cimport SESSION_OPEN
+from libc.stdint cimport int8_t, int64_t, uint16_t, uint32_t, uint64_t
+from records cimport SESSION_OPEN, Choice, Trial
+cimport choice
 
 from cellium_fast._records import address_of
 
@@ -31,6 +32,9 @@ cdef class SlotTable:
     calls, last_use
         Where the number of sessions is limited: calls so far that opened or stepped sessions, and
         the newest of them for each slot. Else 0 and None.
+    choices
+        What is known of each policy in each pool, once one was to be chosen; `base` then has
+        trials. Else None.
     """
 
     def hold_free(self, free):
@@ -51,6 +55,13 @@ cdef class SlotTable:
         cdef size_t address = address_of(last_use)
         self.last_use = last_use
         self.use_of_slots = <uint64_t*> address
+
+    def hold_choices(self, choices):
+        """Keep in this array of records, (pools, policies), what is known of each policy."""
+        cdef size_t address = address_of(choices)
+        self.choices = choices
+        self.choices_known = <Choice*> address
+        self.policy_count = choices.shape[1]
 
     def hold_queue(self, queue):
         """Keep this array (int64): slots in use, the one used longest ago first."""
@@ -98,6 +109,38 @@ cdef class SlotTable:
     cdef void use_one(self, int64_t slot) noexcept:
         if self.use_of_slots != NULL:
             note_uses(&self.calls, self.use_of_slots, &slot, 1)
+
+    cdef Choice* choices_of(self, int64_t slot) noexcept:
+        # Those of the pool that the session of this slot is in.
+        return self.choices_known + self.base.batch.sessions[slot].pool * self.policy_count
+
+    cdef void begin_trials(
+        self, const int64_t[::1] slots, const uint16_t[::1] policies
+    ) noexcept:
+        # The sessions of these slots were opened under policies that were chosen.
+        cdef Py_ssize_t i
+        for i in range(slots.shape[0]):
+            choice.begin(
+                &self.base.batch.trials[slots[i]], self.choices_of(slots[i]), policies[i]
+            )
+
+    cdef void end_trials(
+        self, const int64_t[::1] slots, const int8_t[::1] outcomes
+    ) noexcept:
+        # The sessions of these slots close, with these outcomes.
+        cdef Trial* trials = self.base.batch.trials
+        cdef Py_ssize_t i
+        if trials != NULL:
+            for i in range(slots.shape[0]):
+                choice.end(&trials[slots[i]], self.choices_of(slots[i]), outcomes[i])
+
+    cdef void leave_trials(self, const int64_t[::1] slots, uint16_t policy) noexcept:
+        # The sessions of these slots go on under this policy.
+        cdef Trial* trials = self.base.batch.trials
+        cdef Py_ssize_t i
+        if trials != NULL:
+            for i in range(slots.shape[0]):
+                choice.leave(&trials[slots[i]], policy)
 
     cdef void give_back(self, const int64_t[::1] slots) noexcept:
         # The sessions of these slots are closed; there is room for as many in `free`.

@@ -97,6 +97,15 @@ cdef enum:
 # What a random number is drawn for; part of the Philox counter. 0..4 are the arms.
 cdef enum:
     PURPOSE_ARM = 0
+    PURPOSE_POLICY = 5      # which policy a session is opened under; its round is the policy's row
+
+
+# A reward of 1, as records keep it.
+cdef extern from *:
+    """
+    #define CELLIUM_REWARD_UNITS 2147483648.0
+    """
+    const double REWARD_UNITS "CELLIUM_REWARD_UNITS"
 
 
 # Prior and decay of one posterior.
@@ -123,6 +132,20 @@ ctypedef struct Increment "Increment":
     int64_t alpha           # in units of 2**-32
     int64_t beta            # in units of 2**-32
     int64_t updates
+
+
+# What became of the sessions of one pool that one policy was chosen for.
+ctypedef struct Choice "Choice":
+    uint64_t opened         # such sessions
+    uint64_t learned        # those of them whose outcome counts, at most 2**32 - 1
+    uint64_t won            # sum of these outcomes, each in [0, 1], in units of 2**-31
+
+
+# What the outcome of an open session says of the policy that was chosen for it.
+ctypedef struct Trial "Trial":
+    uint64_t reward         # sum of the rewards of its rounds, in units of 2**-31
+    uint32_t rounds         # rewards in the sum
+    uint32_t chosen         # 1 + row of that policy; 0: none was chosen, or the session left it
 
 
 # One row of parameters. Names are those of cellium_fast.policy.Policy; a threshold of rule R
@@ -404,6 +427,7 @@ ctypedef struct Batch "Batch":
     const UserCode* user_code   # one for each policy
     uint8_t user_parts          # which functions of users any policy has; 0 = none, as mostly
     Pool* pools
+    Trial* trials               # one a session; NULL until a policy was chosen for one
     uint64_t key                # the fleet's seed
     const int64_t* slots        # row of each session of the batch
     const int64_t* call_offsets

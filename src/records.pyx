@@ -65,6 +65,8 @@ cdef make_dtypes():
     cdef records.Policy policy
     cdef records.Pool pool
     cdef records.Increment increment
+    cdef records.Choice choice
+    cdef records.Trial trial
     cdef records.Features features
     cdef records.UserCode user_code
     cdef records.RoundOutcome round_outcome
@@ -73,6 +75,8 @@ cdef make_dtypes():
         np.asarray(<records.Policy[:1]> &policy).dtype,
         np.asarray(<records.Pool[:1]> &pool).dtype,
         np.asarray(<records.Increment[:1]> &increment).dtype,
+        np.asarray(<records.Choice[:1]> &choice).dtype,
+        np.asarray(<records.Trial[:1]> &trial).dtype,
         dtype_with_flags(
             np.asarray(<records.Features[:1]> &features).dtype,
             {
@@ -85,7 +89,9 @@ cdef make_dtypes():
     )
 
 
-SESSION, POLICY, POOL, INCREMENT, FEATURES, USER_CODE, ROUND_OUTCOME = make_dtypes()
+(
+    SESSION, POLICY, POOL, INCREMENT, CHOICE, TRIAL, FEATURES, USER_CODE, ROUND_OUTCOME,
+) = make_dtypes()
 
 
 UserFailure = namedtuple(
@@ -166,6 +172,12 @@ cdef class Batch:
             for i in range(self.policy_count):
                 self.batch.user_parts |= self.batch.user_code[i].parts
 
+    def hold_trials(self, trials):
+        """Keep in this array, one a session, what is known of policies that were chosen."""
+        cdef size_t address = address_of(trials)
+        self.trials = trials
+        self.batch.trials = <records.Trial*> address
+
     def again(self):
         """Another batch of the same memory, without columns; this one has none either."""
         cdef Batch other = Batch.__new__(Batch)
@@ -174,6 +186,7 @@ cdef class Batch:
         other.policies = self.policies
         other.pools = self.pools
         other.user_code = self.user_code
+        other.trials = self.trials
         return other
 
     def set_input(

@@ -10,6 +10,7 @@ from records cimport (
     several,
 )
 cimport bandit
+cimport choice
 cimport features
 cimport feedback
 cimport learning
@@ -151,6 +152,7 @@ cdef inline int step(
         if not isnan(told):
             out.reward = <float>told
     learning.learn(session, policy, increments)
+    choice.note_reward(batch, slot)
     out.user_rules = 0
     if parts & HAS_RULES:
         for place in range(caller.code.rule_count):

@@ -1,6 +1,7 @@
 # Which slots of a fleet's memory are in use, for the modules that change it.
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint16_t, uint64_t
+from records cimport Choice
 from cellium_fast._records cimport Batch
 
 
@@ -26,6 +27,7 @@ cdef class SlotTable:
     cdef readonly object watched
     cdef readonly object last_use
     cdef readonly object queue
+    cdef readonly object choices
     cdef int64_t* free_slots
     cdef char* watched_slots
     cdef int64_t watched_size
@@ -34,8 +36,16 @@ cdef class SlotTable:
     cdef uint64_t queued_at
     cdef int64_t queue_place
     cdef int64_t queue_size
+    cdef Choice* choices_known
+    cdef Py_ssize_t policy_count
     cdef void take(self, int64_t count) noexcept
     cdef void use(self, const int64_t[::1] slots) noexcept
     cdef void use_one(self, int64_t slot) noexcept
+    cdef Choice* choices_of(self, int64_t slot) noexcept
+    cdef void begin_trials(
+        self, const int64_t[::1] slots, const uint16_t[::1] policies
+    ) noexcept
+    cdef void end_trials(self, const int64_t[::1] slots, const int8_t[::1] outcomes) noexcept
+    cdef void leave_trials(self, const int64_t[::1] slots, uint16_t policy) noexcept
     cdef void give_back(self, const int64_t[::1] slots) noexcept
     cdef void watch(self, int64_t slot) noexcept

@@ -16,5 +16,6 @@ cdef class Batch:
     cdef readonly object policies
     cdef readonly object pools
     cdef readonly object user_code
+    cdef readonly object trials
     cdef size_t where(self, array) except? 0
     cdef void look_for_user_code(self) noexcept
