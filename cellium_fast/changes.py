@@ -118,7 +118,7 @@ class Changes:
             outcomes = np.full(len(victims), -1, np.int8)
             closing = (self._closing(victims), victims, outcomes, evicted)
         entry = None if self._journal is None else self._journal.entry_of_open(
-            context_limit, round_limit, rows, handles
+            context_limit, round_limit, rows, policies, handles
         )
         _commit.open(
             self._journal, entry, self._memory, slots, policies, rows.policy == CHOOSE,

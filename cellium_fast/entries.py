@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast import _journal, _journal_names, _journal_reader, _records
+from cellium_fast.arguments import AUTO, CHOOSE
 from cellium_fast.errors import CelliumError, JournalError
 from cellium_fast.policy import Policy
 from cellium_fast.rounds import RoundBatch
@@ -58,6 +59,7 @@ class Kind(IntEnum):
     USE_POLICY = 8
     ATTACH = 9
     SET_POOL = 10
+    OPEN_CHOSEN = 11
 
 
 # --- packing -------------------------------------------------------------------------------------
@@ -66,18 +68,26 @@ class FleetJournal(_journal.Journal):
 
     def entry_of_open(
         self, context_limit: NDArray[np.int64], round_limit: NDArray[np.uint32], rows: Rows,
-        handles: list[Session],
+        policies: NDArray[np.uint16], handles: list[Session],
     ) -> Entry:
-        """Sessions were opened; `handles` is the `Session` of the only one, or empty."""
+        """Sessions were opened; `handles` is the `Session` of the only one, or empty.
+
+        Policies that were chosen for them stand in the entry: nobody has to choose again.
+        """
         facts: dict[str, Any] = {
-            "count": len(context_limit), "policy": rows.policy, "pool": rows.pool,
-            "private": rows.private,
+            "count": len(context_limit), "pool": rows.pool, "private": rows.private,
         }
+        arrays: Arrays = {
+            "context_limit": _once(context_limit), "round_limit": _once(round_limit),
+        }
+        kind = Kind.OPEN
+        if rows.policy == CHOOSE:
+            kind, arrays["policies"] = Kind.OPEN_CHOSEN, policies
+        else:
+            facts["policy"] = rows.policy
         if handles:
             facts["name"], facts["tools"] = handles[0].name, handles[0].decision.setting.tools
-        return packed(Kind.OPEN, facts, {
-            "context_limit": _once(context_limit), "round_limit": _once(round_limit),
-        })
+        return packed(kind, facts, arrays)
 
     def entry_of_close(self, ids: NDArray[np.int64], outcomes: NDArray[np.int8]) -> Entry:
         """Sessions were closed."""
@@ -235,7 +245,18 @@ def _names(*tables: dict[int, str]) -> Iterable[dict[int, str]]:
     return tables
 
 
-def _open(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+def _open_chosen(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    chosen = arrays["policies"]
+    if chosen.dtype != np.uint16 or len(chosen) != facts["count"]:
+        raise ValueError(f"{facts['count']} sessions with {len(chosen):,} policies")
+    if (chosen >= len(fleet.policies)).any():
+        raise ValueError(f"there is no row {chosen.max()}")
+    _open(fleet, facts, arrays, chosen)
+
+
+def _open(
+    fleet: Fleet, facts: dict[str, Any], arrays: Arrays, chosen: NDArray[np.uint16] | None = None
+) -> None:
     count = facts["count"]
     if type(count) is not int or count < 0:
         raise ValueError(f"{count} sessions")
@@ -244,15 +265,16 @@ def _open(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
         values = _each(arrays[name], count)
         limits[name] = values if values.all() else np.where(values == 0, none, values)
     settings = {
-        "policy": _name_of(fleet.policies, facts["policy"]),
+        "policy": _name_of(fleet.policies, facts["policy"]) if chosen is None else AUTO,
         "pool": _name_of(fleet.pools, facts["pool"]),
         "private": facts["private"],
     }
     if "name" not in facts:
-        fleet.open(count, **limits, **settings)
+        fleet._lock.run(fleet._open, *fleet._opening(count, **limits, **settings), chosen)
         return
     one = {name: values.item() for name, values in limits.items()}
-    fleet.session(facts["name"], tools=facts["tools"], **one, **settings)
+    session = fleet._opening_session(facts["name"], facts["tools"], **one, **settings)
+    fleet._lock.run(fleet._open_session, *session, chosen)
 
 
 def _name_of(table: Mapping[str, object], row: Any) -> str:
@@ -321,4 +343,5 @@ CALLS: dict[int, Callable[[Fleet, dict[str, Any], Arrays], None]] = {
     Kind.USE_POLICY: _use_policy,
     Kind.ATTACH: _attach,
     Kind.SET_POOL: _set_pool,
+    Kind.OPEN_CHOSEN: _open_chosen,
 }

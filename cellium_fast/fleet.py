@@ -126,10 +126,8 @@ class Fleet(Persistence):
         >>> Fleet().open(3, round_limit=20)
         array([0, 1, 2])
         """
-        count = checks.whole_number("count", count, 0, self._max_sessions or 2**31 - 1)
-        limits = arguments.opening_limits(count, context_limit, round_limit)
-        rows = self._opening_rows(policy, pool, private)
-        return self._lock.run(self._open, *limits, rows)
+        opening = self._opening(count, context_limit, round_limit, policy, pool, private)
+        return self._lock.run(self._open, *opening)
 
     def session(
         self,
@@ -158,22 +156,34 @@ class Fleet(Persistence):
         InputError, UnknownNameError
             An argument does not make sense; nothing was opened.
         """
+        opening = self._opening_session(
+            name, tools, context_limit, round_limit, policy, pool, private
+        )
+        return self._lock.run(self._open_session, *opening)
+
+    def _opening_session(
+        self, name: str, tools: Sequence[str], context_limit: int | None,
+        round_limit: int | float | None, policy: str | None, pool: str | None, private: bool,
+    ) -> tuple[str, tuple[str, ...], NDArray[np.int64], NDArray[np.uint32], Rows]:
+        """The checked arguments of `session`, for `_open_session`."""
         if not isinstance(name, str):
             raise InputError(f"name: wanted a text, got {shown(name)}")
         names = arguments.given_names("tools", tools)
         for limit, what in ((context_limit, "context_limit"), (round_limit, "round_limit")):
             if checks.as_given(what, limit).ndim != 0:
                 raise InputError(f"{what}: wanted one number, got {shown(limit)}")
-        limits = arguments.opening_limits(1, context_limit, round_limit)
-        rows = self._opening_rows(policy, pool, private)
-        return self._lock.run(self._open_session, name, names, *limits, rows)
+        return name, names, *self._opening(1, context_limit, round_limit, policy, pool, private)
 
-    def _opening_rows(
-        self, policy: str | None, pool: str | None, private: bool
-    ) -> Rows:
+    def _opening(
+        self, count: int, context_limit: ArrayLike | None, round_limit: ArrayLike | None,
+        policy: str | None, pool: str | None, private: bool,
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32], Rows]:
+        """The checked arguments of `open`, for `_open`."""
+        count = checks.whole_number("count", count, 0, self._max_sessions or 2**31 - 1)
+        limits = arguments.opening_limits(count, context_limit, round_limit)
         if not isinstance(private, bool):
             raise InputError(f"private: wanted True or False, got {shown(private)}")
-        return Rows(
+        return *limits, Rows(
             arguments.policy_row(policy, self._policies, self._pools),
             arguments.row_of("pool", pool, self._pools),
             private,

@@ -180,6 +180,13 @@ class Memory(_memory.SlotTable):
         """A copy of `last_use`, for the slots used."""
         return None if self.last_use is None else self.last_use[: self.used].copy()
 
+    def choices_made(self) -> tuple[NDArray[Any], NDArray[Any]] | tuple[None, None]:
+        """Copies of `choices`, and of the trials of the slots used; None: no policy was chosen."""
+        choices, trials = self.choices, self.base.trials
+        if choices is None or trials is None or not choices["opened"].any():
+            return None, None
+        return copy_of(choices), copy_of(trials[: self.used])
+
     def restore(
         self, opened: int, sessions: NDArray[Any], free: Slots, pools: NDArray[Any]
     ) -> None:
@@ -200,6 +207,17 @@ class Memory(_memory.SlotTable):
             here = np.zeros(len(self.sessions), np.uint64)
             here[: len(last_use)] = last_use
             self.hold_last_use(here)
+
+    def restore_choices(
+        self, choices: NDArray[Any] | None, trials: NDArray[Any] | None
+    ) -> None:
+        """After `restore`: what was chosen, as `choices_made` had it."""
+        if choices is None or trials is None:
+            return
+        self.hold_choices(copy_of(choices))
+        here = np.zeros(len(self.sessions), _records.TRIAL)
+        here[: len(trials)] = trials
+        self.base.hold_trials(here)
 
     def slots_of(self, ids: NDArray[np.int64]) -> Slots:
         """Slots of open sessions, none twice; SessionError if an id is unknown, closed or twice.

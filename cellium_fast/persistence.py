@@ -247,6 +247,7 @@ class Persistence(Changes):
         from cellium_fast.state import FleetState
 
         sessions, free, posteriors = self._memory.state()
+        choices, trials = self._memory.choices_made()
         return FleetState(
             seed=self._memory.seed,
             opened=self._memory.opened,
@@ -264,12 +265,15 @@ class Persistence(Changes):
             calls=self._memory.calls,
             evicted=self._memory.evicted,
             last_use=self._memory.last_uses(),
+            choices=choices,
+            trials=trials,
         )
 
     def _restore(self, state: FleetState) -> None:
         """Be what another fleet was, of the same settings; this one is new."""
         self._memory.restore(state.opened, state.sessions, state.free, state.posteriors)
         self._memory.restore_uses(state.calls, state.evicted, state.last_use)
+        self._memory.restore_choices(state.choices, state.trials)
         self._learned_from = dict(state.histories)
         self._names.restore(state.tools, state.errors, state.forgotten)
         self._memory.make_room_for_watched()

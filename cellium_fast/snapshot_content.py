@@ -23,6 +23,8 @@ LAYOUTS = {
     "sessions": _records.SESSION,
     "posteriors": _records.POOL,
     "outcomes": _step.OUTCOME,
+    "choices": _records.CHOICE,
+    "trials": _records.TRIAL,
 }
 
 
@@ -74,6 +76,9 @@ def content_of(state: FleetState) -> Content:
         content.metadata["max_sessions"] = str(state.max_sessions)
     if state.last_use is not None:
         content.tensors["last_use"] = np.ascontiguousarray(state.last_use, "<u8")
+    if state.choices is not None and state.trials is not None:
+        content.tensors["choices"] = _as_bytes("choices", state.choices.reshape(-1))
+        content.tensors["trials"] = _as_bytes("trials", state.trials)
     return content
 
 
@@ -114,13 +119,15 @@ def _as_bytes(name: str, records: NDArray[Any]) -> NDArray[np.uint8]:
 def state_of(content: Content) -> FleetState:
     """The state in a content of this version; Refused if it is not whole."""
     layouts = _json(content.metadata, "layouts", dict)
+    policies = _parameters(content, "policies", Policy)
+    pools = _parameters(content, "pools", Posterior)
     return FleetState(
         seed=whole_number(content, "seed"),
         opened=whole_number(content, "opened"),
         sessions=_records_of(content, "sessions", layouts),
         free=_tensor_of(content, "free", "<i8", 1).astype(np.int64),
-        policies=_parameters(content, "policies", Policy),
-        pools=_parameters(content, "pools", Posterior),
+        policies=policies,
+        pools=pools,
         posteriors=_records_of(content, "posteriors", layouts),
         tools=_texts(content, "tools"),
         errors=_texts(content, "errors"),
@@ -136,7 +143,25 @@ def state_of(content: Content) -> FleetState:
             _tensor_of(content, "last_use", "<u8", 1).astype(np.uint64)
             if "last_use" in content.tensors else None
         ),
+        choices=_choices(content, layouts, (len(pools), len(policies))),
+        trials=(
+            _records_of(content, "trials", layouts) if "trials" in content.tensors else None
+        ),
     )
+
+
+def _choices(
+    content: Content, layouts: dict[str, Any], shape: tuple[int, int]
+) -> NDArray[Any] | None:
+    if "choices" not in content.tensors:
+        return None
+    choices = _records_of(content, "choices", layouts)
+    if len(choices) != shape[0] * shape[1]:
+        raise Refused(
+            "impossible", f"choices: wanted one of each policy in each pool, {shape[0]} * "
+            f"{shape[1]}, got {len(choices)}"
+        )
+    return choices.reshape(shape)
 
 
 def add_fields(content: Content, name: str, **values: np.generic) -> None:

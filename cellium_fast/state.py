@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cellium_fast import _records, _step
+from cellium_fast import _choice, _records, _step
 from cellium_fast._memory import LAST_GENERATION
 from cellium_fast._names import CAPACITY
-from cellium_fast.arguments import MAX_TABLE
+from cellium_fast.arguments import AUTO, MAX_CHOICES, MAX_TABLE
 from cellium_fast.errors import LearnedStateError, shown
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.pool_history import PoolHistory
@@ -86,6 +86,12 @@ class FleetState:
         without `max_sessions`.
     last_use
         (S,) uint64, the newest of the calls for each slot; None without `max_sessions`.
+    choices
+        (P, K) what is known of each of the K policies in each pool, `_records.CHOICE`; None: no
+        policy was ever chosen for a session.
+    trials
+        (S,) what the session in each slot will say of the policy that was chosen for it,
+        `_records.TRIAL`; likewise.
     """
 
     seed: int
@@ -104,6 +110,8 @@ class FleetState:
     calls: int
     evicted: int
     last_use: NDArray[np.uint64] | None
+    choices: NDArray[Any] | None
+    trials: NDArray[Any] | None
 
     def outcomes(self) -> NDArray[Any]:
         """(H,) the newest decisions of the handles, `_step.OUTCOME`."""
@@ -189,7 +197,7 @@ def impossible(state: FleetState) -> str | None:
     """
     checks = (
         _of_fleet, _of_slots, _of_uses, _of_sessions, _of_pools, _of_histories, _of_names,
-        _of_handles, _of_outcomes,
+        _of_handles, _of_outcomes, _of_choices,
     )
     return next((problem for check in checks for problem in check(state)), None)
 
@@ -199,6 +207,8 @@ def _of_fleet(state: FleetState) -> Iterator[str]:
         yield f"seed: wanted a number in [0, 2**64), got {state.seed}"
     if not 0 <= state.opened < 2**63:
         yield f"opened: wanted a number in [0, 2**63), got {state.opened}"
+    if AUTO in state.policies:
+        yield f"policies: {AUTO!r} is no name of one since format version 3"
     for kind, table in (("policies", state.policies), ("pools", state.pools)):
         if not 0 < len(table) <= MAX_TABLE:
             yield f"{kind}: wanted 1 to {MAX_TABLE:,}, got {len(table):,}"
@@ -361,6 +371,50 @@ def _of_outcomes(state: FleetState) -> Iterator[str]:
         values = outcomes[name]
         good = np.isnan(values) | ((values >= least) & (values <= most))
         yield from _first("decision", good, values, f"{least} to {most:g}, or NaN; {name}")
+
+
+def _of_choices(state: FleetState) -> Iterator[str]:
+    """What was learned of policies that were chosen, and the sessions that are still to say."""
+    choices, trials = state.choices, state.trials
+    if choices is None or trials is None:
+        if choices is not None or trials is not None:
+            yield "choices, trials: wanted both or none"
+        return
+    shape = len(state.pools), len(state.policies)
+    if choices.shape != shape or choices.size > MAX_CHOICES:
+        yield f"choices: wanted {shape}, pools and policies, got {choices.shape}"
+        return
+    if len(trials) != len(state.sessions):
+        yield f"trials: wanted {len(state.sessions)}, one a slot, got {len(trials)}"
+        return
+    opened, learned, won = (choices[name] for name in ("opened", "learned", "won"))
+    most = np.uint64(_choice.MOST_LEARNED)
+    yield from _first("choices", learned <= most, learned, f"at most {most}; learned")
+    yield from _first("choices", won <= np.minimum(learned, most) << np.uint64(31), won,
+                      "at most 2**31 for each session learned from; won")
+    yield from _of_trials(state, choices, trials)
+    total = sum(opened.ravel().tolist())
+    if not 0 < total <= state.opened:
+        yield f"choices: wanted 1 to {state.opened} sessions opened, got {total}"
+
+
+def _of_trials(
+    state: FleetState, choices: NDArray[Any], trials: NDArray[Any]
+) -> Iterator[str]:
+    sessions = state.sessions
+    chosen, rounds, reward = (trials[name] for name in ("chosen", "rounds", "reward"))
+    on_trial = chosen > 0
+    under = sessions["policy"].astype(np.uint32) + np.uint32(1)
+    yield from _first("trial", ~on_trial | ((sessions["flags"] > 0) & (chosen == under)), chosen,
+                      "an open session that is under the policy chosen for it; chosen")
+    yield from _first("trial", rounds == np.where(on_trial, sessions["round"], 0), rounds,
+                      "the rounds of the session; rounds")
+    yield from _first("trial", reward <= rounds.astype(np.uint64) << np.uint64(31), reward,
+                      "at most 2**31 for each round; reward")
+    going_on = np.zeros(choices.shape, np.uint64)
+    np.add.at(going_on, (sessions["pool"][on_trial], sessions["policy"][on_trial]), np.uint64(1))
+    yield from _first("choices", choices["opened"] >= choices["learned"] + going_on,
+                      choices["opened"], "no fewer than were learned from or go on; opened")
 
 
 def _out_of_bounds(

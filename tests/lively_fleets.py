@@ -126,7 +126,7 @@ class Script:
         """How sessions are opened."""
         rng = self.rng
         return {
-            "policy": rng.choice(["default", "cellium", "long", "own", "greedy"]),
+            "policy": rng.choice(["default", "cellium", "long", "own", "greedy", "auto"]),
             "pool": rng.choice(["first", "second"]),
             "private": rng.random() < 0.4,
             "context_limit": rng.choice([None, 20_000, 100_000]),
@@ -189,6 +189,8 @@ class Run:
         for pool in fleet.pools:
             for learned in fleet.posterior(pool).values():
                 seen.update(learned.tobytes())
+            seen.update(repr(fleet.policy_choice(pool)).encode())
+        seen.update(repr(fleet.policy_of(fleet.ids)).encode())
         seen.update(f"{fleet!r} {self.ids} {fleet.ids.tolist()} {fleet.evicted}".encode())
         return seen.hexdigest()
 

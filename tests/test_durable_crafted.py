@@ -100,6 +100,16 @@ IMPOSSIBLE = {
     "a name of two": entries.packed(
         Kind.OPEN, {**OPENED, "count": 2, "name": "a", "tools": []}, LIMITS
     ),
+    **{
+        f"chose {policies!r}": entries.packed(
+            Kind.OPEN_CHOSEN, OPENED, {**LIMITS, "policies": policies}
+        )
+        for policies in (
+            np.zeros(0, np.uint16), np.zeros(2, np.uint16), np.ones(1, np.uint16),
+            np.zeros(1, np.uint32),
+        )
+    },
+    "chose nothing": entries.packed(Kind.OPEN_CHOSEN, OPENED, LIMITS),
     "a column that is none": entries.packed(Kind.STEP, {}, {"ids": IDS, "column": IDS}),
     "names that are none": entries.packed(
         Kind.STEP, {}, {"ids": IDS, "names": np.full(12, 255, np.uint8)}

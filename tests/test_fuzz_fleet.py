@@ -40,6 +40,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from reference_choice import Choices
 from test_ingest_strange import NEVER_RAISE, NOT_JSON
 
 from cellium_fast import (
@@ -75,6 +76,7 @@ def digest(fleet: Fleet) -> dict[str, Any]:
         "opened": (memory.opened, memory.open_count, len(fleet)),
         "watched": np.flatnonzero(memory.watched).tolist(),
         "increments": fleet._increments.tobytes(),
+        "choices": [None if one is None else one.tobytes() for one in memory.choices_made()],
         "names": (list(names._tools.items()), list(names._errors.items()), names.forgotten),
         "settings": [setting.policy for setting in fleet._settings],
         "handles": {
@@ -270,6 +272,7 @@ class Calls(RuleBasedStateMachine):
         self.fleets = [self.pair.fleet, self.other]
         # A batch has sizes of all its calls or of none.
         self.kind = {"sizes": rng.random() < 0.7, "sketches": rng.random() < 0.7}
+        self.known = Choices(key, self.policies)
         self.agents: dict[int, Agent] = {}
         self.under: dict[int, str] = {}
         self.worded: set[int] = set()       # sessions whose rounds are objects
@@ -290,17 +293,31 @@ class Calls(RuleBasedStateMachine):
         """Some of the open sessions, in any order."""
         return rng.sample(sorted(self.agents), rng.randrange(min(len(self.agents), most) + 1))
 
-    def note(self, ids: list[int], rng: random.Random, policy: str, worded: bool) -> None:
-        for one in ids:
+    def note(
+        self, ids: list[int], rng: random.Random, options: dict[str, Any], worded: bool
+    ) -> None:
+        """These were opened: the reference opens them too, and knows which policy is chosen."""
+        uid = self.pair.fleet._memory.opened - len(ids)
+        # Nothing is learned by opening: all are chosen from the same posteriors.
+        chosen = options["policy"] == "auto"
+        for place, one in enumerate(ids):
             assert one not in self.closed and one not in self.agents, "an id is never used again"
+            name, pool = options["policy"], options["pool"]
+            if chosen:
+                name = self.known.choose(uid + place, pool)
+                self.known.open(one, pool, name)
+            self.pair.follow(np.array([one]), **{**options, "policy": name})
             self.agents[one] = Agent(rng, **self.kind)
-            self.under[one] = policy
+            self.under[one] = name
+        assert self.pair.fleet.policy_of(ids) == [self.under[one] for one in ids]
+        COUNTED["chosen"] += len(ids) * chosen
         self.worded |= set(ids) if worded else set()
 
     # --- sessions come and go
     def options(self, rng: random.Random) -> dict[str, Any]:
         return {
-            "policy": rng.choice(list(self.policies)), "pool": rng.choice(["slow", "fast"]),
+            "policy": rng.choice([*self.policies, "auto", "auto"]),
+            "pool": rng.choice(["slow", "fast"]),
             "private": rng.random() < 0.5, "context_limit": rng.choice([None, 20_000, 30_000]),
             "round_limit": rng.choice([None, 1, 8, 15]),
         }  # fmt: skip
@@ -309,9 +326,9 @@ class Calls(RuleBasedStateMachine):
     def open(self, count: int, seed: int) -> None:
         rng = random.Random(seed)
         options = self.options(rng)
-        ids = self.pair.open(count, **options)
-        assert self.other.open(count, **options).tolist() == ids
-        self.note(ids, rng, options["policy"], worded=rng.random() < 0.5)
+        ids, others = (fleet.open(count, **options).tolist() for fleet in self.fleets)
+        assert others == ids
+        self.note(ids, rng, options, worded=rng.random() < 0.5)
 
     @rule(seed=SEEDS, name=st.text(max_size=5))
     def session(self, seed: int, name: str) -> None:
@@ -319,8 +336,8 @@ class Calls(RuleBasedStateMachine):
         options = self.options(rng)
         tools = rng.sample(TOOLS, 3)
         handle, _ = (fleet.session(name, tools=tools, **options) for fleet in self.fleets)
-        self.pair.follow(np.array([handle.id]), **options)
-        self.note([handle.id], rng, options["policy"], worded=True)
+        self.note([handle.id], rng, options, worded=True)
+        assert handle.policy == self.under[handle.id]
         assert (handle.name, handle.decision.features.round) == (name, 0)
 
     @rule(seed=SEEDS)
@@ -330,7 +347,8 @@ class Calls(RuleBasedStateMachine):
         told = [rng.choice([None, True, False]) for _ in ids]
         self.pair.close(ids, told)
         self.other.close(ids, np.array([-1 if one is None else one for one in told], np.int8))
-        for one in ids:
+        for one, success in zip(ids, told, strict=True):
+            self.known.close(one, success)
             del self.agents[one], self.under[one]
         self.closed += ids
 
@@ -404,6 +422,7 @@ class Calls(RuleBasedStateMachine):
             self.pair.step_references([one], rounds, as_columns(left))
         except MetByChance:
             reject()
+        self.known.reward(one, left.reward)
 
     def in_words(self, ids: list[int]) -> tuple[list[dict[str, Any]], list[Round]]:
         both = [in_words(self.agents[one].round()) for one in ids]
@@ -411,9 +430,12 @@ class Calls(RuleBasedStateMachine):
 
     def stepped(self, ids: list[int], rounds: Any, given: Any, **options: Any) -> Decisions:
         try:
-            return self.pair.step(ids, rounds, given, **options)
+            decisions = self.pair.step(ids, rounds, given, **options)
         except MetByChance:
             reject()
+        for one, reward in zip(ids, decisions.reward.tolist(), strict=True):
+            self.known.reward(one, reward)
+        return decisions
 
     def compare_columns(self, left: Decisions, right: Decisions, names: set[str]) -> None:
         assert set(right.columns()) == names
@@ -453,6 +475,8 @@ class Calls(RuleBasedStateMachine):
         self.pair.use_policy(ids, name)
         self.other.use_policy(ids, name)
         self.under |= dict.fromkeys(ids, name)
+        for one in ids:
+            self.known.use(one, name)
 
     # --- looking
     @rule(seed=SEEDS, fuse=st.booleans(), repeat=st.booleans())
@@ -474,6 +498,13 @@ class Calls(RuleBasedStateMachine):
     def look(self) -> None:
         self.pair.compare_pools(1e-4)
         self.pair.compare_private(1e-4)
+        for pool in self.pair.fleet.pools:
+            for name, found in self.pair.fleet.policy_choice(pool).items():
+                assert (found.alpha, found.beta) == pytest.approx(
+                    self.known.shapes(pool, name), abs=1e-5
+                )
+                assert found.opened == self.known.opened[pool, name]
+                assert found.learned == self.known.learned[pool, name]
         ids = sorted(self.agents)
         done = self.pair.fleet.done(ids)
         for one, ended in zip(ids, done.tolist(), strict=True):
@@ -567,6 +598,7 @@ def test_any_calls_in_any_order(form: str, rng: Any) -> None:
     assert COUNTED["calls"] > 10 * examples
     assert COUNTED["refused"] > examples
     assert COUNTED["recovered"] > examples / 20
+    assert COUNTED["chosen"] > examples
 
 
 def test_the_digest_sees_every_kind_of_change() -> None:
@@ -577,7 +609,7 @@ def test_the_digest_sees_every_kind_of_change() -> None:
         lambda: fleet.open(2), lambda: session.step(failed), lambda: fleet.close([1], [True]),
         lambda: session.step(Round([ToolCall("read")] * 3)), lambda: session.user_message(),
         lambda: fleet.set_policy("b", "cellium"), lambda: session.use_policy("b"),
-        lambda: session.close(),
+        lambda: session.close(), lambda: fleet.open(1, policy="auto"),
     ]  # fmt: skip
     seen = [digest(fleet)]
     for change in changes:

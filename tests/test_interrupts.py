@@ -81,6 +81,7 @@ def state_of(fleet: Fleet) -> tuple[object, ...]:
         memory.sessions[: memory.used].tobytes(), memory.pools.tobytes(),
         memory.policies.tobytes(), memory.used, memory.opened, memory.open_count,
         memory.free[: memory.free_count].tolist(), fleet._increments.tobytes(),
+        [None if one is None else one.tobytes() for one in memory.choices_made()],
         fleet._policies, [setting.policy for setting in fleet._settings],
         list(fleet._names._tools.items()), fleet._names.forgotten,
         {
@@ -138,7 +139,8 @@ def act_of(kind: str, turn: int, ids: list[int], handle: int):
     if kind == "step":
         return lambda fleet: fleet.step(ids, rounds_of(turn, len(ids)))
     if kind == "open":
-        return lambda fleet: fleet.open(1 + turn % 3000, private=bool(turn % 2))
+        policy = "auto" if turn % 4 < 2 else None
+        return lambda fleet: fleet.open(1 + turn % 3000, private=bool(turn % 2), policy=policy)
     if kind == "session":
         return lambda fleet: fleet.session(f"agent {turn}", tools=["a"])
     if kind == "close":
@@ -354,6 +356,7 @@ def test_a_journal_that_fails_means_that_nothing_changed():
         with pytest.raises(OSError, match=entry):
             call()
         assert state_of(fleet) == before, entry
-    with pytest.raises(OSError, match="entry_of_open"):
-        fleet.session("another")
+    for opening in (fleet.session, lambda: fleet.open(5, policy="auto")):
+        with pytest.raises(OSError, match="entry_of_open"):
+            opening()
     assert state_of(fleet) == before

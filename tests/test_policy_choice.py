@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from durable_runs import copied, facts, recovered
+from old_snapshots import DATA
 from reference_choice import Choices
 
 from cellium_fast import (
     Fleet,
     InputError,
+    PolicyChoice,
     Posterior,
     Round,
     RoundBatch,
@@ -347,3 +351,56 @@ def test_learning_stops_where_its_counter_does() -> None:
     assert known.learned == _choice.MOST_LEARNED
     assert (known.alpha, known.beta) == (_choice.MOST_LEARNED + 1, 1)
     assert fleet.policy_of(fleet.open(3, policy="auto")) == ["default"] * 3
+
+
+# --- what outlives the process --------------------------------------------------------------------
+def resumed(fleet: Fleet, file: Path) -> Fleet:
+    """The fleet, saved and loaded."""
+    fleet.save(file)
+    return Fleet.load(file)
+
+
+def test_a_fleet_that_is_loaded_goes_on_choosing(tmp_path: Path, rng: random.Random) -> None:
+    both = Both(new_fleet(seed=rng.getrandbits(64)))
+    for _ in range(6):
+        play(both, rng, 5)
+        both.fleet = resumed(both.fleet, tmp_path / "fleet")
+    assert sum(both.known.learned.values()) > 10
+
+
+def test_a_fleet_that_never_chose_has_nothing_to_save(tmp_path: Path) -> None:
+    fleet = new_fleet()
+    fleet.open(0, policy="auto")
+    assert fleet._state().choices is fleet._state().trials is None
+    assert resumed(fleet, tmp_path / "fleet").policy_choice() == fleet.policy_choice()
+
+
+def test_what_version_2_had_chosen_nothing() -> None:
+    fleet = Fleet.load(DATA / "snapshot-v2.safetensors")
+    for pool in fleet.pools:
+        assert set(fleet.policy_choice(pool).values()) == {PolicyChoice(1.0, 1.0, 0, 0)}
+    fleet.close(fleet.open(1, policy="auto"), True)
+    assert sum(known.learned for known in fleet.policy_choice().values()) == 1
+
+
+def test_recovery_takes_what_was_chosen_and_chooses_nothing(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"policies": POLICIES, "pools": ["large", "small"], "seed": 9}
+    both = Both(recovered(tmp_path / "fleet", **options))
+    play(both, rng, 25)
+    with both.fleet.session("ticket", policy="auto", tools=["search"]) as session:
+        session.step(Round(reward=0.25))
+        wanted, name = facts(both.fleet, sources=False), session.policy
+        assert wanted["choices"] is not None and wanted["trials"] is not None
+        crash = copied(tmp_path / "fleet", tmp_path / "crash")
+        with monkeypatch.context() as patched:
+            patched.delattr(_choice, "choose")
+            with recovered(crash) as again:
+                assert facts(again, sources=False) == wanted
+                assert again.attach("ticket").policy == name
+    both.fleet.compact()
+    wanted = facts(both.fleet, sources=False)
+    both.fleet.shut()
+    with recovered(tmp_path / "fleet") as again:
+        assert facts(again, sources=False) == wanted

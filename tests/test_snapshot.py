@@ -500,6 +500,20 @@ def test_a_right_checksum_does_not_make_it_right(tmp_path, name):
     assert caught.value.reason == "impossible"
 
 
+def test_choices_that_are_too_few(tmp_path):
+    path = tmp_path / "fleet"
+    fleet = Fleet(policies={"a": "default", "b": "cellium"})
+    fleet.open(3, policy="auto")
+    fleet.save(path)
+    size = LAYOUTS["choices"].itemsize
+    sealed(path, cut("choices", (1, size)))
+    with pytest.raises(SnapshotError, match=r"choices: wanted one of each policy.* 1 \* 2, got 1"):
+        Fleet.load(path)
+    sealed(path, cut("choices", (2, size - 1)))
+    with pytest.raises(SnapshotError, match="choices: wanted 24 bytes each, got 23"):
+        Fleet.load(path)
+
+
 def test_fields_may_lie_elsewhere(tmp_path):
     path = tmp_path / "fleet"
     small_fleet().save(path)
@@ -593,7 +607,7 @@ def first_cells(heading, stop):
 
 def test_the_documentation_names_what_is_in_the_file(tmp_path):
     fleet = Fleet(max_sessions=3)
-    fleet.open(1)
+    fleet.open(1, policy="auto")
     fleet.save(tmp_path / "fleet")
     content = snapshot._unpacked((tmp_path / "fleet").read_bytes())
     written = first_cells("### What is in it", "What is not in it")

@@ -59,6 +59,15 @@ def small_state():
     return fleet._state()
 
 
+def state_with_choices():
+    """Of a fleet that chose a policy for two sessions: one closed in slot 0, an open one in 1."""
+    fleet = Fleet(pools=["one", "two"])
+    closed, going_on = fleet.open(2, policy="auto", pool="two").tolist()
+    fleet.step([going_on], RoundBatch(reward=np.array([0.5], np.float32)))
+    fleet.close([closed], True)
+    return fleet._state()
+
+
 # --- what is checked -----------------------------------------------------------------------------
 def test_every_field_of_a_record_is_checked_or_may_be_anything():
     assert {*SESSION_BOUNDS, *OTHERWISE_SESSION, *ANY_SESSION} == set(_records.SESSION.names)
@@ -140,6 +149,9 @@ IMPOSSIBLE = {
     "opened too few": (assign("opened", 1), "uid"),
     "opened too many": (assign("opened", 3), "slots were used 2 times"),
     "no policy": (assign("policies", {}), "policies: wanted 1"),
+    "a policy called auto": (
+        assign("policies", lambda state: {"auto": state.policies["default"]}), "policies: 'auto'"
+    ),
     "no pool": (assign("pools", {}), "pools: wanted 1"),
     "free not there": (put("free", 0, 2), "free slots: wanted slots below 2"),
     "free negative": (put("free", 0, -1), "free slots: wanted slots below 2"),
@@ -235,6 +247,42 @@ IMPOSSIBLE = {
 def test_what_no_fleet_can_be_is_found(name):
     change, words = IMPOSSIBLE[name]
     state = small_state()
+    assert impossible(state) is None
+    change(state)
+    assert words in str(impossible(state))
+
+
+def nothing_chosen(state):
+    """A change: there is room for choices, and none was made."""
+    state.choices[:], state.trials[:] = np.zeros((), _records.CHOICE), np.zeros((), _records.TRIAL)
+
+
+IMPOSSIBLE_CHOICES = {
+    "choices alone": (assign("trials", None), "wanted both or none"),
+    "trials alone": (assign("choices", None), "wanted both or none"),
+    "choices of one pool": (
+        assign("choices", lambda state: state.choices[:1]), "choices: wanted (2, 1), pools"
+    ),
+    "trials of one slot": (
+        assign("trials", lambda state: state.trials[:1]), "trials: wanted 2, one a slot, got 1"
+    ),
+    "learned": (put("choices", ("learned", 1), 2**32), "at most 4294967295; learned"),
+    "won": (put("choices", ("won", 1), 2**31 + 1), "choices 1: wanted at most 2**31 for each"),
+    "opened too few": (put("choices", ("opened", 1), 1), "choices 1: wanted no fewer than"),
+    "opened too many": (put("choices", ("opened", 0), 1), "wanted 1 to 2 sessions opened, got 3"),
+    "nothing chosen": (nothing_chosen, "wanted 1 to 2 sessions opened, got 0"),
+    "of a closed session": (put("trials", ("chosen", 0), 1), "trial 0: wanted an open session"),
+    "of another policy": (put("trials", ("chosen", 1), 2), "trial 1: wanted an open session"),
+    "rounds": (put("trials", ("rounds", 1), 2), "trial 1: wanted the rounds of the session"),
+    "reward": (put("trials", ("reward", 1), 2**31 + 1), "at most 2**31 for each round; reward"),
+    "reward of none": (put("trials", ("reward", 0), 1), "at most 2**31 for each round; reward"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE_CHOICES)
+def test_choices_that_no_fleet_can_have_made_are_found(name):
+    change, words = IMPOSSIBLE_CHOICES[name]
+    state = state_with_choices()
     assert impossible(state) is None
     change(state)
     assert words in str(impossible(state))
@@ -360,7 +408,8 @@ def joined(parts):
 def of_sessions(state, sessions):
     """A state of these sessions alone, just as they are."""
     return dataclasses.replace(
-        state, sessions=sessions, free=np.empty(0, np.int64), handles=[], opened=len(sessions)
+        state, sessions=sessions, free=np.empty(0, np.int64), handles=[], opened=len(sessions),
+        choices=None, trials=None,
     )
 
 
@@ -436,6 +485,24 @@ def test_every_byte_of_a_pool_is_refused_or_does_no_harm(tmp_path, rng):
         of_sessions(state, many), pools=pools, posteriors=altered, histories=begun(pools)
     )
     go_on(state, tmp_path / "altered", rng.arrays)
+
+
+@pytest.mark.parametrize("name", ["choices", "trials"])
+def test_every_byte_of_a_choice_is_refused_or_does_no_harm(name):
+    size, counted = getattr(state_with_choices(), name).dtype.itemsize, [0, 0]
+    for place, how in itertools.product(range(2 * size), HOW):
+        state = state_with_choices()
+        raw = getattr(state, name).view(np.uint8).reshape(-1)
+        raw[place] = changed(raw[place], how)
+        counted[impossible(state) is None] += 1
+        if impossible(state) is None:
+            fleet = Fleet._from_state(state)
+            fleet.open(3, policy="auto", pool="two")
+            fleet.step(fleet.ids, RoundBatch(reward=np.zeros(4, np.float32)))
+            fleet.close(fleet.ids)
+            known = fleet.policy_choice("two")["default"]
+            assert known.alpha >= 1 and known.beta >= 1 and 4 <= known.learned <= known.opened
+    assert min(counted) > size
 
 
 def test_resumed_policies_are_those_that_were_saved(tmp_path):
