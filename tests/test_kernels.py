@@ -20,13 +20,20 @@ def posterior(rows=2):
     return np.full((rows, 5), 2.0)
 
 
-def arguments(**changes):
-    """Sound arguments of `thompson`, with some changed."""
-    sound = {
+def tie():
+    """Sound arguments of `propensity`."""
+    return {
         "alpha": posterior(),
         "beta": posterior(),
         "candidates": np.array([31, 6], U8),
         "bias": np.zeros((2, 5)),
+    }
+
+
+def arguments(**changes):
+    """Sound arguments of `thompson`, with some changed."""
+    sound = {
+        **tie(),
         "key": 7,
         "ids": np.array([1, 2], U64),
         "round": 3,
@@ -159,6 +166,7 @@ CALLS = {
         {"alpha": floats(1, 2), "beta": floats(3, 4), "key": 1}, (2,), F,
     ),
     "thompson": (kernels.thompson, arguments(round=np.array([3, 4], U32)), (2,), U8),
+    "propensity": (kernels.propensity, tie(), (2, 5), F),
     "nstep_returns": (
         kernels.nstep_returns,
         {"rewards": np.array([[1.0, 0.5], [0.0, 0.25]]), "n": 2, "lengths": np.array([2, 1])},
@@ -302,6 +310,11 @@ GUARDS = [
     (kernels.thompson, {"round": 2**32}, "round"),
     (kernels.thompson, {"round": 1.5}, "round"),
     (kernels.thompson, {"round": np.array([1], U32)}, "round"),
+    (kernels.propensity, {"alpha": np.zeros((2, 5))}, "alpha"),
+    (kernels.propensity, {"beta": np.full((2, 5), INF)}, "beta"),
+    (kernels.propensity, {"candidates": np.array([0, 1], U8)}, "candidates"),
+    (kernels.propensity, {"bias": np.full((2, 5), NAN)}, "bias"),
+    (kernels.propensity, {"bias": np.zeros((2, 4))}, "bias"),
     (kernels.nstep_returns, {"rewards": floats(1, 2)}, "rewards"),
     (kernels.nstep_returns, {"rewards": np.zeros((1, 2), np.float32)}, "rewards"),
     (kernels.nstep_returns, {"rewards": np.array([[1.0, NAN]])}, "rewards"),
@@ -333,6 +346,7 @@ SOUND = {
     kernels.repetition_score: {"signatures": np.ones((2, 3), U64)},
     kernels.sample_beta: {"alpha": floats(1, 2), "beta": 1.0, "key": 0},
     kernels.thompson: arguments(),
+    kernels.propensity: tie(),
     kernels.nstep_returns: {"rewards": np.array([[1.0, 0.5]]), "n": 2},
     kernels.decay: {"alpha": floats(1, 2), "beta": floats(1, 2), "factor": 0.5, "target": 1.0},
 }
