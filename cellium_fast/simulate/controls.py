@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import numba
 import numpy as np
@@ -15,7 +17,7 @@ from cellium_fast.action import Action
 from cellium_fast.errors import InputError, shown
 from cellium_fast.fleet import Fleet
 from cellium_fast.policy import Policy
-from cellium_fast.rounds import RoundBatch
+from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
 from cellium_fast.simulate.environment import Columns
 
 Rows = NDArray[np.int64]
@@ -34,32 +36,58 @@ class Setting:
     rounds: int
     seed: int
     context_limit: int | None
-    threads: int | None
 
 
 class Steering(Protocol):
-    """A control at work on the agents of one run of the simulation."""
+    """A control at work on the agents of one run of the simulation.
 
-    def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
-        """Fill in what the agents `rows` are told after round `number`, from 1."""
+    Row i of its columns is the i-th of the agents that are still running, in their order.
+    """
 
-    def close(self, rows: Rows, success: NDArray[np.bool_]) -> None:
-        """The runs of these agents are over."""
+    columns: Columns
+    """Where the rounds of these agents are written, before each `decide`."""
+    actions: Actions
+    """(running agents,) uint8: what they were told last."""
+
+    def decide(self, rows: Rows, number: int) -> None:
+        """Fill in `actions` of the agents `rows` after their round `number`, from 1."""
+
+    def close(self, places: Rows, success: NDArray[np.bool_]) -> None:
+        """The runs of the agents in these rows are over; the others move up."""
 
     def posterior(self) -> NDArray[np.float64] | None:
         """Alpha and beta of each action, (5, 2); None: it learns nothing."""
 
 
-# Makes a control for agents, whose hidden states it may look at: (agents,) uint8. None but
-# `PerState` does, which shows what the others can at best come to.
-Control = Callable[[Setting, NDArray[np.uint8]], Steering]
+# Takes control of agents. It may look at their hidden states, (agents,) uint8. None but `PerState`
+# does, which shows what the others can at best come to.
+Control = Callable[[Setting, NDArray[np.uint8]], AbstractContextManager[Steering]]
+
+
+def new_columns(count: int) -> Columns:
+    """Columns for the rounds of so many agents."""
+    dtypes = {"call_offsets": np.int64, **CALL_COLUMNS, **ROUND_COLUMNS}
+    return Columns(**{
+        name: np.zeros(count + (name == "call_offsets"), dtypes[name]) for name in Columns._fields
+    })
 
 
 class _Plain:
     """What the simple controls have in common: they learn nothing."""
 
-    def close(self, rows: Rows, success: NDArray[np.bool_]) -> None:
-        """Forget nothing, since nothing was learned."""
+    def __init__(self, setting: Setting) -> None:
+        self.columns = new_columns(setting.agents)
+        self.actions = np.zeros(setting.agents, np.uint8)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Nothing is held."""
+
+    def close(self, places: Rows, success: NDArray[np.bool_]) -> None:
+        """Those who go on move up."""
+        self.actions = np.delete(self.actions, places)
 
     def posterior(self) -> None:
         """Nothing is learned."""
@@ -69,11 +97,10 @@ class Alone(_Plain):
     """No control: nothing but continue."""
 
     def __init__(self, setting: Setting, states: NDArray[np.uint8]) -> None:
-        """Look at nothing."""
+        super().__init__(setting)
 
-    def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
-        """Tell all to continue."""
-        actions[:] = CONTINUE
+    def decide(self, rows: Rows, number: int) -> None:
+        """Tell nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +114,16 @@ class Cap:
 
     def __call__(self, setting: Setting, states: NDArray[np.uint8]) -> Steering:
         """The control at work."""
-        return _Capped(self.rounds)
+        return _Capped(setting, self.rounds)
 
 
 class _Capped(_Plain):
-    def __init__(self, rounds: int) -> None:
+    def __init__(self, setting: Setting, rounds: int) -> None:
+        super().__init__(setting)
         self._rounds = rounds
 
-    def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
-        actions[:] = TERMINATE if number >= self._rounds else CONTINUE
+    def decide(self, rows: Rows, number: int) -> None:
+        self.actions[:] = TERMINATE if number >= self._rounds else CONTINUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +143,20 @@ class EqualCalls:
 
     def __call__(self, setting: Setting, states: NDArray[np.uint8]) -> Steering:
         """The control at work."""
-        return _CountingCalls(setting.agents, self.calls, int(self.action))
+        return _CountingCalls(setting, self.calls, int(self.action))
 
 
 class _CountingCalls(_Plain):
-    def __init__(self, agents: int, calls: int, action: int) -> None:
+    def __init__(self, setting: Setting, calls: int, action: int) -> None:
+        super().__init__(setting)
         self._calls, self._action = calls, action
-        self._newest = np.zeros(agents, np.uint64)
-        self._counts = np.zeros(agents, np.int64)
+        self._newest = np.zeros(setting.agents, np.uint64)
+        self._counts = np.zeros(setting.agents, np.int64)
 
-    def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
+    def decide(self, rows: Rows, number: int) -> None:
         _count_calls(
-            rows, columns.call_offsets, columns.call_signature, self._newest, self._counts,
-            self._calls, self._action, actions,
+            rows, self.columns.call_offsets, self.columns.call_signature, self._newest,
+            self._counts, self._calls, self._action, self.actions,
         )
 
 
@@ -168,18 +197,18 @@ class PerState:
 
     def __call__(self, setting: Setting, states: NDArray[np.uint8]) -> Steering:
         """The control at work."""
-        return _Seeing(states, np.array(self.actions, np.uint8), self.visited)
+        return _Seeing(setting, states, self)
 
 
 class _Seeing(_Plain):
-    def __init__(
-        self, states: NDArray[np.uint8], told: Actions, visited: NDArray[np.bool_] | None
-    ) -> None:
-        self._states, self._told, self._visited = states, told, visited
+    def __init__(self, setting: Setting, states: NDArray[np.uint8], control: PerState) -> None:
+        super().__init__(setting)
+        self._states, self._visited = states, control.visited
+        self._told = np.array(control.actions, np.uint8)
 
-    def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
+    def decide(self, rows: Rows, number: int) -> None:
         states = self._states[rows]
-        actions[:] = self._told[states]
+        self.actions[:] = self._told[states]
         if self._visited is not None:
             self._visited[rows, states] = True
 
@@ -197,30 +226,39 @@ class UnderPolicy:
 
 class _Steered:
     def __init__(self, setting: Setting, policy: Policy | str) -> None:
-        self._fleet = Fleet(
-            seed=setting.seed, policies={"simulated": policy}, threads=setting.threads
-        )
-        self._ids = self._fleet.open(
+        self._fleet = Fleet(seed=setting.seed, policies={"simulated": policy}, threads=1)
+        ids = self._fleet.open(
             setting.agents, context_limit=setting.context_limit, round_limit=setting.rounds
         )
+        self._block = self._fleet.block(ids, given=Columns._fields, want=())
 
-    def decide(self, rows: Rows, number: int, columns: Columns, actions: Actions) -> None:
-        count = len(rows)
-        calls = int(columns.call_offsets[count])
-        given: dict[str, Any] = {
-            name: column[: calls if name.startswith("call_") else count]
-            for name, column in columns._asdict().items()
-        }
-        given["call_offsets"] = columns.call_offsets[: count + 1]
-        decisions = self._fleet.step(self._ids[rows], RoundBatch(**given), want=())
-        actions[:] = decisions.action
+    def __enter__(self) -> Self:
+        self._block.__enter__()
+        self._take_columns()
+        return self
 
-    def close(self, rows: Rows, success: NDArray[np.bool_]) -> None:
-        self._fleet.close(self._ids[rows], success)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._block.__exit__(kind, error, traceback)
+
+    def _take_columns(self) -> None:
+        rounds = self._block.rounds
+        self.columns = Columns(*(getattr(rounds, name) for name in Columns._fields))
+        self.actions = self._block.decisions.action
+
+    def decide(self, rows: Rows, number: int) -> None:
+        self._block.step()
+
+    def close(self, places: Rows, success: NDArray[np.bool_]) -> None:
+        self._block.close(places, success)
+        self._take_columns()
 
     def posterior(self) -> NDArray[np.float64]:
-        learned = self._fleet.posterior()
-        return np.stack([learned["alpha"], learned["beta"]], axis=1)
+        # Not by the fleet's method: the block has the fleet's turn.
+        pool = self._fleet._memory.pools[0]
+        return np.stack([pool["alpha"], pool["beta"]], axis=1)
 
 
 # The controls that results are shown for unless others are asked for, in the order of the table.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast.action import Action
-from cellium_fast.simulate.controls import Setting
+from cellium_fast.simulate.controls import Setting, new_columns
 from cellium_fast.simulate.environment import RUNNING, SUCCEEDED, Environment
 from cellium_fast.simulate.loop import Play
 
@@ -111,12 +111,13 @@ class Counterfactuals:
         """Whether agents succeed, and rounds they play, if told this once and nothing after."""
         play = Play(self._environment, self._setting.seed, len(agents))
         play.agents[:] = agents
+        columns = new_columns(len(agents))
         success, played = np.zeros(len(agents), bool), numbers.copy()
         rows = np.flatnonzero(told != Action.TERMINATE)
         actions = told[rows]
         while len(rows):
             played[rows] += 1
-            play.play(rows, identities[rows], played[rows], actions)
+            play.play(rows, identities[rows], played[rows], actions, columns)
             ended = play.ended[: len(rows)]
             success[rows[ended == SUCCEEDED]] = True
             rows = rows[(ended == RUNNING) & (played[rows] < self._setting.rounds)]

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from cellium_fast import _philox
 from cellium_fast.action import Action
-from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
 from cellium_fast.simulate.controls import Control, Setting
 from cellium_fast.simulate.environment import (
     FAILED,
@@ -30,7 +29,7 @@ from cellium_fast.simulate.environment import (
 OnRound = Callable[[int, int], None]
 Watch = Callable[["Play", NDArray[np.int64], int, NDArray[np.uint8]], None]
 
-PURPOSE = 32        # of the Philox counter: what an environment draws, see ARCHITECTURE.md
+PURPOSE = 127       # of the Philox counter: what simulated agents draw, see ARCHITECTURE.md
 WORDS = 4           # of a block of Philox
 TERMINATE = int(Action.TERMINATE)
 
@@ -116,10 +115,8 @@ class Play:
     ----------
     agents
         (agents,) of the environment's dtype.
-    columns
-        The rounds of the agents that played last, in their order.
     ended
-        (agents,) uint8: what `play` returned for each of these.
+        (agents,) uint8: what `play` returned for each of the agents that played last.
     tokens
         (agents,) int64: tokens in the context, summed over the rounds so far.
     told
@@ -132,7 +129,6 @@ class Play:
         self._words = Words(seed, environment.draws, count)
         self._luck, self._scratch = np.zeros(environment.draws), np.zeros(1, ROUND)
         self.agents = np.zeros(count, environment.agent)
-        self.columns = new_columns(count)
         self.ended = np.zeros(count, np.uint8)
         self.tokens = np.zeros(count, np.int64)
         self.told = np.zeros((len(environment.states), len(Action)), np.int64)
@@ -144,13 +140,13 @@ class Play:
 
     def play(
         self, rows: NDArray[np.int64], identities: NDArray[np.int64], numbers: NDArray[np.int64],
-        actions: NDArray[np.uint8],
+        actions: NDArray[np.uint8], columns: Columns,
     ) -> None:
-        """The round `numbers` of the agents in `rows`, who were told `actions`."""
+        """The round `numbers` of the agents in `rows`, who were told `actions`, into `columns`."""
         words = self._words(identities, numbers)
         self._kernels.play(
             self.agents, rows, actions, words, self._luck, self._scratch, self._parameters,
-            self.columns, self.ended, self.tokens, self.told,
+            columns, self.ended, self.tokens, self.told,
         )
 
 
@@ -167,45 +163,73 @@ def run(
     clock = Stopwatch()
     count, most = setting.agents, setting.rounds
     play = Play(environment, setting.seed, count)
-    rows = np.arange(count)
-    known = rows.copy() if identities is None else identities
+    known = np.arange(count) if identities is None else identities
     play.begin(known)
-    steering = control(setting, play.agents["state"])
-    actions = np.zeros(count, np.uint8)
-    end, rounds = np.zeros(count, np.uint8), np.zeros(count, np.int64)
-    over, numbers = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    running = np.zeros(most + 1, np.int64)
-    learned = [steering.posterior()]
-    for number in range(1, most + 1):
-        playing = len(rows)
-        running[number - 1] = playing
-        numbers[:playing] = number
-        play.play(rows, known[rows], numbers[:playing], actions)
-        steering.decide(rows, number, play.columns, actions[:playing])
-        if watch is not None and number < most:
-            clock.stop()
-            watch(play, rows, number, actions)
-            clock.go_on()
-        left = _part(
-            play.agents["state"], rows, actions, play.ended, number, number == most, end, rounds,
-            over, play.told,
-        )
-        gone = over[: playing - left]
-        steering.close(gone, end[gone] == End.SUCCEEDED)
+    ending = Ending(count, most)
+    learned = []
+    with control(setting, play.agents["state"]) as steering:
         learned.append(steering.posterior())
-        rows = rows[:left]
-        if on_round is not None:
-            clock.stop()
-            on_round(number, left)
-            clock.go_on()
-        if not left:
-            break
+        for number in range(1, most + 1):
+            rows = ending.begin_round(number)
+            play.play(rows, known[rows], ending.numbers, steering.actions, steering.columns)
+            steering.decide(rows, number)
+            if watch is not None and number < most:
+                clock.stop()
+                watch(play, rows, number, steering.actions)
+                clock.go_on()
+            places, success = ending.end_round(play, steering.actions, number)
+            if len(places):
+                steering.close(places, success)
+            learned.append(steering.posterior())
+            if on_round is not None:
+                clock.stop()
+                on_round(number, len(ending.rows))
+                clock.go_on()
+            if not len(ending.rows):
+                break
     learned += learned[-1:] * (most + 1 - len(learned))
     return Runs(
-        end=end, rounds=rounds, tokens=play.tokens, told=play.told, running=running,
+        end=ending.end, rounds=ending.rounds, tokens=play.tokens, told=play.told,
+        running=ending.running,
         posterior=None if learned[0] is None else np.stack(learned),    # type: ignore[arg-type]
         seconds=clock.stop(),
     )
+
+
+class Ending:
+    """Who is still running, and how and when the runs of the others ended."""
+
+    def __init__(self, agents: int, rounds: int) -> None:
+        self._last = rounds
+        self._places = np.zeros(agents, np.int64)
+        self._numbers = np.zeros(agents, np.int64)
+        self.rows = np.arange(agents)
+        self.end, self.rounds = np.zeros(agents, np.uint8), np.zeros(agents, np.int64)
+        self.running = np.zeros(rounds + 1, np.int64)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """(running,): the round that is played."""
+        return self._numbers[: len(self.rows)]
+
+    def begin_round(self, number: int) -> NDArray[np.int64]:
+        """The agents that play it."""
+        self.running[number - 1] = len(self.rows)
+        self.numbers[:] = number
+        return self.rows
+
+    def end_round(
+        self, play: Play, actions: NDArray[np.uint8], number: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Part with those whose run is over; their places among the running, and success."""
+        gone = _part(
+            play.agents["state"], self.rows, actions, play.ended, number, number == self._last,
+            self.end, self.rounds, self._places, play.told,
+        )
+        places = self._places[:gone]
+        success = play.ended[places] == SUCCEEDED
+        self.rows = self.rows[: len(self.rows) - gone]
+        return places, success
 
 
 class Stopwatch:
@@ -217,36 +241,26 @@ class Stopwatch:
 
     def go_on(self) -> None:
         """Measure from now on."""
-        self._began = time.perf_counter()
+        self._began = time.process_time()
 
     def stop(self) -> float:
         """Stop, and return the seconds so far."""
-        self._seconds += time.perf_counter() - self._began
+        self._seconds += time.process_time() - self._began
         return self._seconds
-
-
-def new_columns(count: int) -> Columns:
-    """Columns for the rounds of so many agents."""
-    dtypes = {"call_offsets": np.int64, **CALL_COLUMNS, **ROUND_COLUMNS}
-    return Columns(**{
-        name: np.zeros(count + (name == "call_offsets"), dtypes[name]) for name in Columns._fields
-    })
 
 
 @numba.njit(cache=True)
 def _part(
     states: NDArray[np.uint8], rows: NDArray[np.int64], actions: NDArray[np.uint8],
     ended: NDArray[np.uint8], number: int, last: bool, end: NDArray[np.uint8],
-    rounds: NDArray[np.int64], over: NDArray[np.int64], told: NDArray[np.int64],
+    rounds: NDArray[np.int64], places: NDArray[np.int64], told: NDArray[np.int64],
 ) -> int:
-    """Move those who go on to the front of `rows` and `actions`, the others into `over`."""
-    left = gone = 0
+    """Move those who go on to the front of `rows`; return how many others are in `places`."""
+    gone = 0
     for k in range(len(rows)):
         row = rows[k]
         if ended[k] == RUNNING and actions[k] != TERMINATE and not last:
-            rows[left] = row
-            actions[left] = actions[k]
-            left += 1
+            rows[k - gone] = row
             continue
         if ended[k] == SUCCEEDED:
             end[row] = 0
@@ -258,6 +272,6 @@ def _part(
             end[row] = 2
             told[states[row], TERMINATE] += 1
         rounds[row] = number
-        over[gone] = row
+        places[gone] = k
         gone += 1
-    return left
+    return gone

@@ -38,7 +38,6 @@ def simulate(
     controls: Mapping[str, Control | Policy | str] | None = None,
     environment: Environment | None = None,
     round_price: float = 0.005,
-    threads: int | None = 1,
     progress: Progress | None = None,
 ) -> SimulationResult:
     """Let agents run in a closed loop, under each of several controls.
@@ -60,8 +59,6 @@ def simulate(
     round_price
         What a round costs, in [0, 1], as a part of what a success is worth: by this it is judged
         which actions are best, and whether an intervention helped.
-    threads
-        Of a batch step of a policy, as in `Fleet`; the result does not depend on it.
     progress
         Called with what is being done, rounds done, and rounds in all.
 
@@ -96,7 +93,7 @@ def simulate(
         agents=checks.whole_number("sessions", sessions, 1, LARGEST),
         rounds=checks.whole_number("rounds", rounds, 1, LARGEST),
         seed=checks.whole_number("seed", seed, 0, 2**63 - 1),
-        context_limit=environment.context_limit, threads=threads,
+        context_limit=environment.context_limit,
     )
     bar = _Bar(progress, setting.rounds, 2 + len(chosen))
     bar.part("best actions")
