@@ -26,15 +26,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
-
-from annotated_types import Ge, Gt, Le, Lt
 
 from cellium_fast.action import Action
 from cellium_fast.errors import InputError
 from cellium_fast.policy import Policy
 
 if TYPE_CHECKING:
+    import numpy as np
     from optuna.distributions import BaseDistribution
     from pydantic.fields import FieldInfo
 
@@ -103,21 +103,44 @@ class Parameter:
             return drawn        # type: ignore[no-any-return]
         return round(drawn, DIGITS)
 
-    def neighbours(self) -> list[Value]:
-        """The values next to the base: the other ones of a switch, a step down and up of a number.
+    def near(self, value: Any) -> Value:
+        """Another policy's value, or the end of the range; the base for what has no range."""
+        if self.choices:
+            return value if value in self.choices else self.base
+        return self.base if value is None else self.value(min(max(value, self.low), self.high))
 
-        A step is as wide as it takes to be felt: a tenth of the range, or 1.
+    def neighbours(self) -> list[Value]:
+        """The values near the base.
+
+        The other ones of a switch or a choice; of a number one step down and up, which is a tenth
+        of the range, and half the way to either end.
         """
         if self.choices:
             return [choice for choice in self.choices if choice != self.base]
         assert not isinstance(self.base, str)
-        width = (self.high - self.low) / 10
-        if isinstance(self.base, int):
-            width = max(1, math.floor(width))
-        elif self.step is not None:
-            width = max(1, round(width / self.step)) * self.step
-        near = [self.base - width, self.base + width]
-        return [self.value(value) for value in near if self.low <= value <= self.high]
+        step = self._on_grid((self.high - self.low) / 10)
+        near = {
+            self.value(self.base + way) for way in (
+                -step, step, -self._on_grid((self.base - self.low) / 2),
+                self._on_grid((self.high - self.base) / 2),
+            )
+        }
+        near.discard(self.base)
+        return sorted(value for value in near if self.low <= value <= self.high)
+
+    def draw(self, random: np.random.Generator) -> Value:
+        """Any of its values, each as likely as another."""
+        if self.choices:
+            return self.choices[int(random.integers(len(self.choices)))]
+        if self.step is None:
+            return float(random.uniform(self.low, self.high))
+        places = round((self.high - self.low) / self.step)
+        drawn = self.low + int(random.integers(places + 1)) * self.step
+        return int(drawn) if isinstance(self.base, int) else self.value(drawn)
+
+    def _on_grid(self, width: float) -> float:
+        """A width in whole steps, at least one."""
+        return width if self.step is None else max(round(width / self.step), 1) * self.step
 
 
 class Space:
@@ -160,10 +183,6 @@ class Space:
             if not sections or any(_is_part(parameter.path, name) for name in sections)
         )
 
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """What optuna draws from, by name."""
-        return {parameter.path: parameter.distribution() for parameter in self.parameters}
-
     def base_values(self) -> dict[str, Value]:
         """The values of the base policy, by name."""
         return {parameter.path: parameter.base for parameter in self.parameters}
@@ -176,9 +195,15 @@ class Space:
             for parameter in self.parameters for value in parameter.neighbours()
         ]
 
+    def near(self, policy: Policy) -> dict[str, Value]:
+        """The values of another policy, by name, as far as they are in the space."""
+        return {one.path: one.near(_value(policy, one.path)) for one in self.parameters}
+
     def values(self, drawn: Mapping[str, Any]) -> dict[str, Value]:
-        """What optuna drew, as policies take it."""
-        return {one.path: one.value(drawn[one.path]) for one in self.parameters}
+        """What optuna drew, as policies take it; the base policy's values of what it did not."""
+        return {
+            one.path: one.value(drawn.get(one.path, one.base)) for one in self.parameters
+        }
 
     def changes(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Those of some values that are not the base policy's."""
@@ -210,6 +235,10 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
             table = table.setdefault(section, {})
         table[name] = value
     return tables
+
+
+def _value(policy: Policy, path: str) -> Any:
+    return reduce(getattr, path.split("."), policy)
 
 
 def _is_part(path: str, section: str) -> bool:
@@ -258,14 +287,8 @@ def _limits(field: FieldInfo) -> tuple[Any, Any]:
     low: Any = -math.inf
     high: Any = math.inf
     for limit in field.metadata:
-        if isinstance(limit, Ge):
-            low = limit.ge
-        elif isinstance(limit, Gt):
-            low = limit.gt + STEP       # type: ignore[operator]
-        elif isinstance(limit, Le):
-            high = limit.le
-        elif isinstance(limit, Lt):
-            high = limit.lt - STEP      # type: ignore[operator]
+        low = getattr(limit, "ge", getattr(limit, "gt", low - STEP) + STEP)
+        high = getattr(limit, "le", getattr(limit, "lt", high + STEP) - STEP)
     return low, high
 
 
