@@ -1,8 +1,8 @@
 """What `tune` makes as large as it can: rounds of failing runs that come after stepping in.
 
-A policy steps into a run in the first round in which redirect or terminate is among the candidates
-(`cellium_fast.quality`). The rounds of a failing run after that one are *saved*; a successful run
-that it steps into is *disturbed*. The objective of a policy is::
+A policy steps into a run where it chooses redirect or terminate, as in `cellium_fast.evaluate`. The
+rounds of a failing run recorded after the first time are *saved*; a successful run that it steps
+into is *disturbed*. The objective of a policy is::
 
     sum over sources of weight * saved rounds / rounds of failing runs  /  sum of weights
         - change_cost * parameters that differ from the base policy's
@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cellium_fast.quality import effects
 
 __all__ = ["Objective", "Score"]
 
@@ -93,7 +95,7 @@ class Objective:
         self._weights = np.divide(weights / weights.sum(), lost, where=lost > 0,
                                   out=np.zeros(len(names)))
         if budget is None:
-            self._allowed = _hit(base) @ self._succeeded
+            self._allowed = self._parts(base, "runs") @ self._succeeded
         else:
             self._succeeded = self._succeeded.sum(axis=1, keepdims=True)
             # A budget of 0.05 of 60 runs is 3, however 0.05 * 60 is rounded.
@@ -106,10 +108,8 @@ class Objective:
 
     def scores(self, reactions: NDArray[Any], changes: Sequence[int]) -> list[Score]:
         """Score policies by their reactions, (policies, runs) `REACTION`, and changes of each."""
-        hit = _hit(reactions)
-        after = np.where(hit, self._rounds - reactions["candidates"]["first"], 0)
-        saved = (after @ self._failed) @ self._weights
-        disturbed = hit @ self._succeeded
+        saved = (self._parts(reactions, "rounds") @ self._failed) @ self._weights
+        disturbed = self._parts(reactions, "runs") @ self._succeeded
         excess = np.maximum(disturbed - self._allowed, 0).sum(axis=1)
         return [
             Score(float(share), int(count), int(over), float(share) - self._change_cost * changed)
@@ -118,9 +118,9 @@ class Objective:
             )
         ]
 
-
-def _hit(reactions: NDArray[Any]) -> NDArray[np.int64]:
-    return (reactions["candidates"]["first"] > 0).astype(np.int64)
+    def _parts(self, reactions: NDArray[Any], what: str) -> NDArray[np.int64]:
+        """Runs stepped into, or rounds after that, for each run."""
+        return effects(reactions["chosen"]["first"], self._rounds)[what][0]
 
 
 def _indicator(of: NDArray[Any], count: int, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
