@@ -183,7 +183,8 @@ class Policy(Parameters):
         """Read a policy from a ``.toml``, ``.yaml``/``.yml`` or ``.json`` file.
 
         The file holds the parameters that differ; a key ``preset`` names the policy they are laid
-        over (``default`` if left out).
+        over (``default`` if left out). What stands under ``provenance`` is passed over: it says
+        where the policy comes from, see `cellium_fast.tuning`.
 
         Raises
         ------
@@ -210,6 +211,7 @@ class Policy(Parameters):
             raise PolicyError(f"{path}: wanted a table of parameters, got {type(values).__name__}")
         try:
             name = values.pop("preset", "default")
+            values.pop("provenance", None)
             return cls.preset(name, **{str(key): value for key, value in values.items()})
         except (PolicyError, UnknownNameError) as error:
             raise PolicyError(f"{path}: {error}") from None

@@ -151,7 +151,7 @@ class Tuning:
         Names of sources, or patterns with ``*``, that the search does not see and the policy is
         judged on. None: a rotation.
     folds
-        Searches of the rotation, from 2; 0: no rotation, so no figures but those of the runs that
+        Searches of the rotation, 2 to 20; 0: no rotation, so no figures but those of the runs that
         were tuned on.
     only
         Names of parameters or sections; nothing else is searched. Empty: everything in the space,
@@ -399,7 +399,7 @@ def _settings(
     for name, several in (("holdout", holdout), ("only", only)):
         if isinstance(several, str) or not all(isinstance(one, str) for one in several):
             raise InputError(f"{name}: wanted a list of names, got {shown(several)}")
-    if checks.whole_number("folds", folds, 0, 1_000) == 1:
+    if checks.whole_number("folds", folds, 0, 20) == 1:
         raise InputError("folds: wanted at least 2, or 0 for no rotation, got 1")
     return {
         "base": base if isinstance(base, str) else "a policy of its own",
