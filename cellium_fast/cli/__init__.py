@@ -24,6 +24,8 @@ from cellium_fast.cli.recover import recover_command
 from cellium_fast.cli.replay import HELP as REPLAY_HELP
 from cellium_fast.cli.replay import replay_command
 from cellium_fast.cli.simulate import simulate_command
+from cellium_fast.cli.tune import HELP as TUNE_HELP
+from cellium_fast.cli.tune import tune_command
 from cellium_fast.errors import CelliumError
 
 app = typer.Typer(
@@ -36,6 +38,7 @@ app = typer.Typer(
 )
 app.command("replay", help=REPLAY_HELP)(replay_command)
 app.command("evaluate", help=EVALUATE_HELP)(evaluate_command)
+app.command("tune", help=TUNE_HELP)(tune_command)
 app.command("simulate")(simulate_command)
 app.command("recover", help=RECOVER_HELP)(recover_command)
 app.command("bench", help=BENCH_HELP)(bench_command)

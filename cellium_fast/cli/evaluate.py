@@ -121,7 +121,7 @@ def evaluate_command(
             "passed_over": passed_over, **_plain(result),
         })
     else:
-        _print_result(result)
+        print_compared({**result.sources, "all": result.total})
         console().print(f"\n{files_line(len(files), passed_over)} {_counts_line(result)}")
     if strict and result.problems:
         refuse(f"--strict: {result.problems:,} problems in the files, named above", NOT_SOUND)
@@ -185,13 +185,14 @@ def _plain_runs(runs: JudgedRuns, compared: Compared) -> dict[str, Any]:
         "succeeded": outcomes[True],
         "failed": outcomes[False],
         "policies": {
-            label: {figure: _plain_estimate(getattr(one, figure)) for figure in FIGURES}
+            label: {figure: plain_estimate(getattr(one, figure)) for figure in FIGURES}
             for label, one in compared.items()
         },
     }
 
 
-def _plain_estimate(estimate: Estimate) -> dict[str, Any]:
+def plain_estimate(estimate: Estimate) -> dict[str, Any]:
+    """Return a figure for JSON."""
     low, high = estimate.interval or (None, None)
     difference_low, difference_high = estimate.difference_interval or (None, None)
     share = estimate.share
@@ -203,9 +204,9 @@ def _plain_estimate(estimate: Estimate) -> dict[str, Any]:
 
 
 # --- tables --------------------------------------------------------------------------------------
-def _print_result(result: Evaluation) -> None:
+def print_compared(sections: Mapping[str, Compared]) -> None:
+    """Print the policies on each of these sets of runs, their differences, and a legend."""
     out = console()
-    sections = {**result.sources, "all": result.total}
     rows: list[tuple[str, list[str]]] = []
     differences: list[tuple[str, list[str]]] = []
     ends, difference_ends = [], []
@@ -220,7 +221,7 @@ def _print_result(result: Evaluation) -> None:
             difference_ends.append(len(differences) - 1)
     _print_table("policy", HEADERS, rows, ends)
     if differences:
-        first_label = printable(next(iter(result.total)))
+        first_label = printable(next(iter(next(iter(sections.values())))))
         out.print()
         _print_table(f"less {first_label}", DIFFERENCE_HEADERS, differences, difference_ends)
     out.print("", *LEGEND, sep="\n")

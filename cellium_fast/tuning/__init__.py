@@ -9,6 +9,22 @@
 Needs the extra ``tune`` (optuna).
 """
 
-from cellium_fast.tuning.tuning import Figures, Fold, MissingPackageError, Tuning, TuningResult, tune
+from cellium_fast.tuning.tuning import (
+    Figures,
+    Fold,
+    MissingPackageError,
+    NoRunsError,
+    Tuning,
+    TuningResult,
+    tune,
+)
 
-__all__ = ["Figures", "Fold", "MissingPackageError", "Tuning", "TuningResult", "tune"]
+__all__ = [
+    "Figures",
+    "Fold",
+    "MissingPackageError",
+    "NoRunsError",
+    "Tuning",
+    "TuningResult",
+    "tune",
+]

@@ -25,7 +25,7 @@ from cellium_fast.tuning.tuning import Figures, TuningResult
 
 __all__ = ["contents", "differences", "provenance", "write"]
 
-DIGITS = 6          # of shares and scores
+DIGITS = 6          # of scores
 # Sources told one by one; of more, a policy file would be longer than `Policy.from_file` reads.
 MOST_SOURCES = 40
 
@@ -118,12 +118,12 @@ def provenance(result: TuningResult, note: str | None = None) -> dict[str, Any]:
             "tried": result.trials,
         },
         "sources": _sources(result) if told else _all_sources(result),
-        "trained": plain_figures(result.trained, by_source=told),
+        "trained": _told(result.trained, told),
     }
     if note is not None:
         found["note"] = note
     if result.judged is not None:
-        found["judged"] = plain_figures(result.judged, by_source=told)
+        found["judged"] = _told(result.judged, told)
     if result.folds and told:
         found["folds"] = [
             {"held_out": sorted(fold.held_out), "changes": nested(fold.changes)}
@@ -155,8 +155,8 @@ def _all_sources(result: TuningResult) -> dict[str, Any]:
     }
 
 
-def plain_figures(figures: Figures, *, by_source: bool = True) -> dict[str, Any]:
-    """Figures as tables: those of all sources together, then of each."""
+def _told(figures: Figures, by_source: bool) -> dict[str, Any]:
+    """Figures in words, one line each: those of all sources together, then of each."""
     found = {"all": _compared(figures.total)}
     if by_source:
         found["by_source"] = {name: _compared(one) for name, one in figures.sources.items()}
@@ -164,24 +164,24 @@ def plain_figures(figures: Figures, *, by_source: bool = True) -> dict[str, Any]
 
 
 def _compared(found: Mapping[str, Comparison]) -> dict[str, Any]:
-    return {policy: _figures(one) for policy, one in found.items()}
+    return {
+        policy: {name: in_words(getattr(one, name)) for name in FIGURES}
+        for policy, one in found.items()
+    }
 
 
-def _figures(one: Comparison) -> dict[str, list[float]]:
-    """Part and whole of each figure; its difference from the base policy, and the interval's ends.
+def in_words(estimate: Estimate) -> str:
+    """A figure, its difference from the base policy in points of a hundred, and the interval.
 
-    No difference is said of nothing, and no interval where runs cannot tell one.
+    No difference is said of nothing, and no interval where the runs cannot tell one.
     """
-    found: dict[str, list[float]] = {}
-    for name in FIGURES:
-        estimate: Estimate = getattr(one, name)
-        found[name] = [estimate.share.count, estimate.share.total]
-        if estimate.difference is not None:
-            ends = estimate.difference_interval or ()
-            found[f"{name}_difference"] = [
-                round(number, DIGITS) for number in (estimate.difference, *ends)
-            ]
-    return found
+    words = f"{estimate.share.count} of {estimate.share.total}"
+    if estimate.difference is not None:
+        words += f", {100 * estimate.difference:+.2f} points"
+    if estimate.difference_interval is not None:
+        low, high = estimate.difference_interval
+        words += f" ({100 * low:+.2f} to {100 * high:+.2f})"
+    return words
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from cellium_fast.parameters import Parameters
 
-__all__ = ["FEATURES", "Parameter", "Space"]
+__all__ = ["FEATURES", "Parameter", "Space", "Value", "nested", "value_of"]
 
 Value = bool | int | float | str
 
@@ -99,9 +99,8 @@ class Parameter:
 
     def value(self, drawn: Any) -> Value:
         """What optuna drew, as a policy takes it."""
-        if self.choices or isinstance(self.base, int):
-            return drawn        # type: ignore[no-any-return]
-        return round(drawn, DIGITS)
+        value: Value = drawn
+        return round(value, DIGITS) if isinstance(value, float) else value
 
     def near(self, value: Any) -> Value:
         """Another policy's value, or the end of the range; the base for what has no range."""
@@ -119,14 +118,12 @@ class Parameter:
             return [choice for choice in self.choices if choice != self.base]
         assert not isinstance(self.base, str)
         step = self._on_grid((self.high - self.low) / 10)
-        near = {
-            self.value(self.base + way) for way in (
-                -step, step, -self._on_grid((self.base - self.low) / 2),
-                self._on_grid((self.high - self.base) / 2),
-            )
-        }
-        near.discard(self.base)
-        return sorted(value for value in near if self.low <= value <= self.high)
+        ways = (
+            -step, step, -self._on_grid((self.base - self.low) / 2),
+            self._on_grid((self.high - self.base) / 2),
+        )
+        near = {self.base + way for way in ways if self.low <= self.base + way <= self.high}
+        return [self.value(value) for value in sorted(near - {self.base})]
 
     def draw(self, random: np.random.Generator) -> Value:
         """Any of its values, each as likely as another."""
@@ -197,7 +194,7 @@ class Space:
 
     def near(self, policy: Policy) -> dict[str, Value]:
         """The values of another policy, by name, as far as they are in the space."""
-        return {one.path: one.near(_value(policy, one.path)) for one in self.parameters}
+        return {one.path: one.near(value_of(policy, one.path)) for one in self.parameters}
 
     def values(self, drawn: Mapping[str, Any]) -> dict[str, Value]:
         """What optuna drew, as policies take it; the base policy's values of what it did not."""
@@ -237,7 +234,12 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def _value(policy: Policy, path: str) -> Any:
+def value_of(policy: Policy, path: str) -> Any:
+    """A parameter's value, by its dotted name.
+
+    >>> value_of(Policy(), "rules.output_loop.repeats")
+    5
+    """
     return reduce(getattr, path.split("."), policy)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from cellium_fast.errors import InputError
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
@@ -64,7 +65,7 @@ class Source:
 def sources(chunks: Iterable[PackedRuns], of: Mapping[RunName, str]) -> dict[str, Source]:
     """What each source has, by name in their order; runs that `of` does not have are left out."""
     hashes: dict[str, Any] = {}
-    counts: dict[str, np.ndarray] = {}
+    counts: dict[str, NDArray[np.int64]] = {}
     for chunk in chunks:
         for place, run in enumerate(chunk.runs):
             if run.name not in of:
@@ -80,7 +81,7 @@ def sources(chunks: Iterable[PackedRuns], of: Mapping[RunName, str]) -> dict[str
             counted = [1, run.success is False, run.success is True, run.length]
             counts[source] = counts.get(source, np.zeros(4, np.int64)) + np.array(counted)
     return {
-        name: Source(*counts[name].tolist(), content=hashes[name].hexdigest())
+        name: Source(*map(int, counts[name]), hashes[name].hexdigest())
         for name in sorted(counts)
     }
 

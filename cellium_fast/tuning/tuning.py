@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -175,6 +175,8 @@ class Tuning:
     InputError
         An argument does not make sense; there is no failing run to tune on; the study was made for
         another tuning.
+    NoRunsError
+        No run says how it ended.
     MissingPackageError
         optuna is not installed.
 
@@ -220,6 +222,11 @@ class Tuning:
         runs = [run for chunk in self._chunks for run in chunk.runs]
         known = [run.name for run in runs if run.success is not None]
         self.left_out = len(runs) - len(known)
+        if not known:
+            raise NoRunsError(
+                f"none of the {len(runs):,} runs says how it ended" if runs
+                else "no run could be read"
+            )
         self.source_of: dict[RunName, str] = labelled(known, by)
         self.sources = sources(self._chunks, self.source_of)
         self.held_out = held_out(self.sources, holdout)
@@ -255,6 +262,11 @@ class Tuning:
     def searches(self) -> int:
         """How many searches there are: one for the policy, and one for each fold of a rotation."""
         return len(self._searches)
+
+    @property
+    def tried(self) -> int:
+        """How many policies were tried by the search for the policy."""
+        return len(self._searches[0].search.candidates)
 
     def experiment(self, chosen: Callable[[str], bool]) -> Experiment:
         """The runs of some sources."""
@@ -306,11 +318,13 @@ class Tuning:
             No policy was tried yet.
         """
         first = self._searches[0]
-        if not first.search.candidates:
+        if not self.tried:
             raise InputError("nothing was tried yet: call run() first")
         best = first.search.simplified()
         done = [split for split in self._searches if split.search.told >= self._wanted > 0]
-        folds = [(split, split.search.simplified()) for split in self._searches[1:] if split in done]
+        folds = [
+            (split, split.search.simplified()) for split in self._searches[1:] if split in done
+        ]
         judged = self._judged(best, folds, resamples)
         return TuningResult(
             policy=self.space.policy(best.changes),
@@ -384,6 +398,10 @@ def tune(
     tuning = Tuning(found, base, **settings)
     tuning.run(trials)
     return tuning.result()
+
+
+class NoRunsError(InputError):
+    """There is no run that says how it ended."""
 
 
 class MissingPackageError(CelliumError, ImportError):
