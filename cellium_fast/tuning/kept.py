@@ -85,9 +85,10 @@ def kept_study(storage: BaseStorage, name: str, made_for: Mapping[str, Any]) -> 
     import optuna
 
     wanted = json.loads(json.dumps(made_for))
-    study = optuna.create_study(
-        storage=storage, study_name=name, direction="maximize", load_if_exists=True
-    )
+    if name in optuna.get_all_study_names(storage):
+        study = optuna.load_study(study_name=name, storage=storage)
+    else:
+        study = optuna.create_study(storage=storage, study_name=name, direction="maximize")
     if MADE_FOR not in study.user_attrs:
         study.set_user_attr(MADE_FOR, wanted)
     found = study.user_attrs[MADE_FOR]

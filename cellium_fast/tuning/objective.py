@@ -120,8 +120,8 @@ class Objective:
 
     def _parts(self, reactions: NDArray[Any], what: str) -> NDArray[np.int64]:
         """Runs stepped into, or rounds after that, for each run."""
-        part, _ = effects(reactions["chosen"]["first"], self._rounds)[what]
-        return part
+        first: NDArray[np.int64] = reactions["chosen"]["first"]
+        return effects(first, self._rounds)[what][0]
 
 
 def _indicator(of: NDArray[Any], count: int, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:

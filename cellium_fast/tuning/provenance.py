@@ -27,7 +27,7 @@ __all__ = ["contents", "differences", "provenance", "write"]
 
 DIGITS = 6          # of scores
 # Sources told one by one; of more, a policy file would be longer than `Policy.from_file` reads.
-MOST_SOURCES = 40
+MOST_SOURCES = 20
 
 
 def write(result: TuningResult, path: str | os.PathLike[str], note: str | None = None) -> None:

@@ -10,15 +10,18 @@ The space is read off the fields of the policy itself, so a new rule is part of 
 ==========================  =======================================================================
 a switch                    off, on
 a choice of words           its words
-a number of rounds, calls   from the smallest allowed up to twice the base policy's, at least to 4
-                            above it, as far as allowed
+a number of rounds, calls   from half of the base policy's, rounded up, to twice it, as far as
+                            allowed
 a share                     0 to 1 in steps of 0.05, at either end as far as allowed
 a trend                     -1 to 1 in steps of 0.05
 a saturation                0.3 to 1 in steps of 0.05
 ==========================  =======================================================================
 
-A base policy's own value that lies outside widens the range; one that lies between two steps takes
-the steps away. A parameter that may also be None is left as it is.
+So a search does not come to thresholds that make no sense of what they count, as a single failure
+that is a chain of failures, because in the few runs it sees no successful one happens to have any.
+
+A base policy's own saturation that lies outside widens the range; a value that lies between two
+steps takes the steps away. A parameter that may also be None is left as it is.
 """
 
 from __future__ import annotations
@@ -159,7 +162,7 @@ class Space:
     --------
     >>> space = Space(Policy(), only=["rules.repeated_round"])
     >>> [(one.path, one.low, one.high) for one in space.parameters if not one.choices]
-    [('rules.repeated_round.repeats', 1, 7), ('rules.repeated_round.slight_repeats', 1, 8)]
+    [('rules.repeated_round.repeats', 2, 6), ('rules.repeated_round.slight_repeats', 2, 8)]
     >>> space.policy({"rules.repeated_round.repeats": 2}).rules.repeated_round.repeats
     2
     """
@@ -275,8 +278,9 @@ def _parameter(path: str, base: Any, field: FieldInfo) -> Parameter | None:
         return Parameter(path, base, choices=get_args(kind))
     low, high = _limits(field)
     if kind is int:
-        reach = max(2 * base, base + 4)
-        return Parameter(path, base, low=low, high=min(high, reach), step=1)
+        return Parameter(
+            path, base, low=max(low, (base + 1) // 2), high=min(high, max(2 * base, 1)), step=1
+        )
     if kind is float:
         if math.isinf(high):
             low, high = min(LOWEST_SATURATION, base), max(HIGHEST_SATURATION, base)

@@ -9,6 +9,7 @@ saw, and all runs count in the policy that comes out.
 from __future__ import annotations
 
 import os
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from cellium_fast.errors import InputError
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
@@ -65,7 +65,7 @@ class Source:
 def sources(chunks: Iterable[PackedRuns], of: Mapping[RunName, str]) -> dict[str, Source]:
     """What each source has, by name in their order; runs that `of` does not have are left out."""
     hashes: dict[str, Any] = {}
-    counts: dict[str, NDArray[np.int64]] = {}
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for chunk in chunks:
         for place, run in enumerate(chunk.runs):
             if run.name not in of:
@@ -78,11 +78,12 @@ def sources(chunks: Iterable[PackedRuns], of: Mapping[RunName, str]) -> dict[str
             state.update(np.diff(call_offsets(rounds)).astype("<i8").tobytes())
             for column in (*CALL_COLUMNS, *ROUND_COLUMNS):
                 state.update(np.ascontiguousarray(getattr(rounds, column)).tobytes())
-            counted = [1, run.success is False, run.success is True, run.length]
-            counts[source] = counts.get(source, np.zeros(4, np.int64)) + np.array(counted)
+            counts[source].update(
+                runs=1, failed=run.success is False, succeeded=run.success is True,
+                rounds=run.length,
+            )
     return {
-        name: Source(*map(int, counts[name]), hashes[name].hexdigest())
-        for name in sorted(counts)
+        name: Source(**counts[name], content=hashes[name].hexdigest()) for name in sorted(counts)
     }
 
 

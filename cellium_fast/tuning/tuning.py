@@ -249,8 +249,10 @@ class Tuning:
         return splits
 
     def _check_failing(self, held: Collection[str]) -> None:
-        seen = {name: source for name, source in self.sources.items() if name not in held}
-        if any(source.failed and source.rounds for source in seen.values()):
+        if any(
+            run.success is False and run.length and self.source_of[run.name] not in held
+            for chunk in self._chunks for run in chunk.runs
+        ):
             return
         without = f" without {', '.join(sorted(held))}" if held else ""
         raise InputError(
