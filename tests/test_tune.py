@@ -504,7 +504,7 @@ def test_provenance_says_what_was_done(result: TuningResult) -> None:
     assert told["made_by"].startswith(f"cellium-fast {__version__}, optuna ")
     assert told["settings"] == {
         "base": "default", "by": "source", "holdout": [], "folds": 3,
-        "only": [REPEATS, "count_cycles"], "change_cost": 0.001, "seed": 0, "batch": 32,
+        "only": [REPEATS, "count_cycles"], "change_cost": 0.002, "seed": 0, "batch": 32,
         "trials": 30,
     }
     assert told["complete"] is True and "note" not in told

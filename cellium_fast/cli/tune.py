@@ -110,7 +110,7 @@ def tune_command(
             min=0, max=1, metavar="COST",
             help="What a changed parameter costs of the objective.",
         ),
-    ] = 0.001,
+    ] = 0.002,
     trials: Annotated[
         int, typer.Option(min=1, max=1_000_000, metavar="N", help="Policies each search tries.")
     ] = 600,

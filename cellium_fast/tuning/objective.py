@@ -126,4 +126,5 @@ class Objective:
 
 def _indicator(of: NDArray[Any], count: int, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
     """(runs, sources): 1 where a chosen run is of a source."""
-    return ((of[:, np.newaxis] == np.arange(count)) & chosen[:, np.newaxis]).astype(np.int64)
+    is_of: NDArray[np.bool_] = of[:, np.newaxis] == np.arange(count)
+    return (is_of & chosen[:, np.newaxis]).astype(np.int64)

@@ -33,7 +33,7 @@ __all__ = ["Figures", "Fold", "Tuning", "TuningResult"]
 TRIALS = 600
 BATCH = 32
 FOLDS = 5
-CHANGE_COST = 0.001
+CHANGE_COST = 0.002
 BASE, TUNED, CELLIUM = "base", "tuned", "cellium"
 
 
