@@ -20,9 +20,12 @@ from cellium_fast.action import Action
 from cellium_fast.cause import (
     COUNTED,
     FAILURE_CAUSES,
+    Cause,
+    all_rules,
     concluding,
     detecting,
     kind_of,
+    names_of,
     ruling,
     suspicions,
 )
@@ -33,6 +36,7 @@ from cellium_fast.explain import (
     cycle_tools,
     quoted,
     quoted_error,
+    reason_of,
     times,
     whole_percent,
 )
@@ -70,7 +74,7 @@ def known_of(decision: Decision, action: Action) -> Known:
     features = decision.features
     if action in (Action.CONTINUE, Action.COMPRESS):    # of no rule's kind
         return Known(decision, features, None, None)
-    mask, policy = decision._record.rules, decision.setting.policy
+    mask, policy = decision._mask, decision.setting.policy
     rule = ruling(action, mask, policy, features.context_ratio)
     return Known(
         decision, features, rule,
@@ -123,14 +127,22 @@ def reason(known: Known) -> str:
     """Why a session is stopped."""
     kind, behind = kind_of(known.ruling), kind_of(known.detecting)
     if known.ruling != "redirects_ignored":
-        return f"Reason: {REASONS[kind]}."
+        return f"Reason: {_because(known, known.ruling)}."
     ignored = f"Reason: {REASONS[kind]} ({shown_count(known.features.unheeded_redirects)})"
-    return f"{ignored}: {REASONS[behind]}." if behind != kind else f"{ignored}."
+    return f"{ignored}: {_because(known, known.detecting)}." if behind != kind else f"{ignored}."
+
+
+def _because(known: Known, rule: str | None) -> str:
+    kind = kind_of(rule)
+    text = reason_of(rule, kind, known.decision.setting.policy)
+    return REASONS[kind] if _stops(known) and claims_success(text) else text
 
 
 def seen(known: Known) -> str:
     """What the rule saw, unless `repeated` says it."""
     rule, features = known.detecting, known.features
+    if kind_of(rule) == Cause.USER_RULE and not _stops(known):
+        return f"Reason: {_because(known, rule)}."
     if rule not in SEEN or (rule in REPEATS and features.run_length >= RUN_SHOWN):
         return ""
     count = min(getattr(features, COUNTED[rule][0]), COUNT_KEPT)
@@ -247,9 +259,15 @@ def _stops(known: Known) -> bool:
 # --- facts ----------------------------------------------------------------------------------------
 NO_RULE = len(_rules.RULES)
 SUSPECTED = NO_RULE + 1     # a rule that the features must tell
-RULE_AT: tuple[str | None, ...] = (*_rules.RULES, None)
-PLACES = {rule: place for place, rule in enumerate(RULE_AT)}
-RULE_BITS = 5
+OF_USER = SUSPECTED + 1     # and so on: the rules of the policy's user, one by one
+PLACES: dict[str | None, int] = {
+    rule: place for place, rule in enumerate((*_rules.RULES, None))
+}
+# What is told of a user's rule here is told of all of them.
+RULE_AT = (*_rules.RULES, None, None, *[str(Cause.USER_RULE)] * _records.MAX_USER_RULES)
+RULE_BITS = 6
+# By action: those whose texts are of no rule's kind are alike.
+LEADS = np.array([0, 1, 2, 0, 3], np.uint8)
 Facts = list[NDArray[Any]]
 
 
@@ -312,7 +330,10 @@ def _rules_behind(
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Places of the rules that `known_of` finds, found once for decisions of the same kind."""
     settings = decisions.setting_rows[rows]
-    kinds = packed((settings, 16), (lead, 3), (decisions.rules[rows], len(_rules.RULES)))
+    kinds = packed(
+        (settings, 16), (LEADS[lead], 2), (decisions.rules[rows], len(_rules.RULES)),
+        (decisions.user_rules[rows], _records.MAX_USER_RULES),
+    )
     distinct = np.unique(kinds)
     kind = np.searchsorted(distinct, kinds)
     first = np.empty(len(distinct), np.intp)
@@ -333,10 +354,12 @@ def _rules_behind(
 def _rules_behind_one(decisions: Decisions, row: int, lead: Action) -> tuple[int, int]:
     if lead in (Action.CONTINUE, Action.COMPRESS):
         return NO_RULE, NO_RULE
-    mask, policy = int(decisions.rules[row]), decisions.setting(row).policy
+    mask = all_rules(int(decisions.rules[row]), int(decisions.user_rules[row]))
+    policy = decisions.setting(row).policy
     rule = ruling(lead, mask, policy, 0.0)
     concluded = concluding(rule, mask, policy)
-    return PLACES[rule], SUSPECTED if concluded == "loop_suspected" else PLACES[concluded]
+    places = PLACES | {name: OF_USER + k for k, name in enumerate(names_of(policy))}
+    return places[rule], SUSPECTED if concluded == "loop_suspected" else places[concluded]
 
 
 def _errors_known(

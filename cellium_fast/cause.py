@@ -1,8 +1,11 @@
-"""Why a decision was taken: the rule behind it, the kind of that rule, and what it counted."""
+"""Why a decision was taken: the rule behind it, the kind of that rule, and what it counted.
+
+A mask of rules holds the built-in ones, and behind them those of the policy's user (`all_rules`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from cellium_fast.names import Names
     from cellium_fast.policy import Policy
     from cellium_fast.rules import LoopSuspected, Rule
+    from cellium_fast.user_functions import UserRule
 
 
 class Cause(StrEnum):
@@ -33,6 +37,7 @@ class Cause(StrEnum):
     ROUND_LIMIT = "round_limit"
     LOOP_SUSPECTED = "loop_suspected"
     IGNORED = "ignored"
+    USER_RULE = "user_rule"
 
 
 class StopCause(StrEnum):
@@ -93,6 +98,7 @@ STOPS = {
     Cause.ROUND_LIMIT: StopCause.ROUNDS,
     Cause.LOOP_SUSPECTED: StopCause.LOOP,
     Cause.IGNORED: StopCause.LOOP,
+    Cause.USER_RULE: StopCause.POLICY,
 }
 
 # The feature that says how often a rule saw what it looks for, and for how many rounds.
@@ -162,34 +168,56 @@ class Evidence:
     unheeded_redirects: int
 
 
-def rules_in(mask: int) -> tuple[str, ...]:
-    """Ids of the rules of a mask, in the order of their bits.
+def all_rules(rules: Any, user_rules: Any) -> Any:
+    """One mask of built-in rules and of a user's; or columns of them."""
+    return rules | user_rules << len(_rules.RULES)
+
+
+def rules_in(mask: int, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """Ids of the rules of a mask, in the order of their bits; `names` are those of a user's rules.
 
     >>> rules_in(0b1000000001)
     ('output_loop', 'prolonged_stagnation')
     """
-    return tuple(name for bit, name in enumerate(_rules.RULES) if mask >> bit & 1)
+    return tuple(name for bit, name in enumerate((*_rules.RULES, *names)) if mask >> bit & 1)
 
 
-def is_forcing(rule: str) -> bool:
+def names_of(policy: Policy) -> tuple[str, ...]:
+    """Names of a policy's own rules, by their bits."""
+    return tuple(rule.name for rule in policy.user_rules)
+
+
+def rule_of_user(rule: str | None, policy: Policy) -> UserRule | None:
+    """The user's rule of this name, if it is one."""
+    return next((one for one in policy.user_rules if one.name == rule), None)
+
+
+def is_forcing(rule: str, policy: Policy) -> bool:
     """Whether a rule forces its action, rather than propose it."""
-    return bool(_rules.FORCING >> _rules.RULES.index(rule) & 1)
+    if rule in _rules.RULES:
+        return bool(_rules.FORCING >> _rules.RULES.index(rule) & 1)
+    own = rule_of_user(rule, policy)
+    return own is not None and own.forces
 
 
 def ruling(action: int, rules: int, policy: Policy, context_ratio: float) -> str | None:
     """The rule that says most about why an action was given; None for continue."""
     if action == Action.CONTINUE:
         return None
-    fired = set(rules_in(rules))
+    fired = set(rules_in(rules, names_of(policy)))
+    of_user = [
+        rule for rule in policy.user_rules if rule.name in fired and action in rule.actions
+    ]
     giving = [
         name for name in CAUSES
         if name in fired and action in _given_by(getattr(policy.rules, name), context_ratio)
     ]
     # A rule that forces, or stands alone, has overruled the others.
     giving.sort(key=lambda name: (
-        not is_forcing(name), not getattr(getattr(policy.rules, name), "alone", False)
+        not is_forcing(name, policy), not getattr(getattr(policy.rules, name), "alone", False)
     ))
-    return giving[0] if giving else None
+    forcing = [rule.name for rule in of_user if rule.forces]
+    return next(iter([*forcing, *giving, *(rule.name for rule in of_user)]), None)
 
 
 def concluding(rule: str | None, rules: int, policy: Policy) -> str | None:
@@ -230,7 +258,7 @@ def suspicions(rule: LoopSuspected, read: Read) -> list[tuple[str, Any]]:
 
 def kind_of(rule: str | None) -> Cause:
     """The kind of the rule behind an action."""
-    return Cause.NONE if rule is None else CAUSES[rule]
+    return Cause.NONE if rule is None else CAUSES.get(rule, Cause.USER_RULE)
 
 
 def cause_of(action: int, rules: int, policy: Policy, context_ratio: float) -> Cause:
@@ -243,7 +271,7 @@ def evidence_of(rule: str, features: _step.FeatureRecord, names: Names) -> Evide
     count, rounds = COUNTED.get(rule, (None, None))
     run = rule == "tool_repetition"
     newest = features.run_tool if run else features.recent_tools[0]
-    failed = CAUSES[rule] in FAILURE_CAUSES or (features.failures_in_row > 0)
+    failed = kind_of(rule) in FAILURE_CAUSES or (features.failures_in_row > 0)
     return Evidence(
         rule,
         names.known_tool(newest) if newest else None,

@@ -18,10 +18,12 @@ from cellium_fast.cause import (
     Cause,
     Evidence,
     StopCause,
+    all_rules,
     cause_of,
     detecting,
     evidence_of,
     kind_of,
+    names_of,
     rules_in,
     ruling,
 )
@@ -78,8 +80,8 @@ class Decision(_step.DecisionBase):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Ids of the rules that fired, in the order of their bits."""
-        return rules_in(self._record.rules)
+        """Ids of the rules that fired, in the order of their bits; the user's own come last."""
+        return rules_in(self._mask, names_of(self._setting.policy))
 
     @property
     def tiebreak(self) -> bool:
@@ -134,8 +136,7 @@ class Decision(_step.DecisionBase):
     def cause(self) -> Cause:
         """Why this action, for machines: the kind of the rule behind it."""
         return cause_of(
-            self._record.action, self._record.rules, self._setting.policy,
-            self._record.context_ratio,
+            self._record.action, self._mask, self._setting.policy, self._record.context_ratio
         )
 
     @property
@@ -164,14 +165,19 @@ class Decision(_step.DecisionBase):
         rule = self._detecting(self._ruling())
         return None if rule is None else evidence_of(rule, self.features, self._setting.names)
 
+    @property
+    def _mask(self) -> int:
+        mask: int = all_rules(self._record.rules, self._record.user_rules)
+        return mask
+
     def _ruling(self) -> str | None:
         record = self._record
-        return ruling(record.action, record.rules, self._setting.policy, record.context_ratio)
+        return ruling(record.action, self._mask, self._setting.policy, record.context_ratio)
 
     def _detecting(self, rule: str | None) -> str | None:
         features = self.features
         return detecting(
-            rule, self._record.rules, self._setting.policy, lambda name: getattr(features, name)
+            rule, self._mask, self._setting.policy, lambda name: getattr(features, name)
         )
 
     @property

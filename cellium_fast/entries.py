@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from cellium_fast import _journal, _journal_names, _journal_reader, _records
 from cellium_fast.arguments import AUTO, CHOOSE
-from cellium_fast.errors import CelliumError, JournalError
+from cellium_fast.errors import CelliumError, JournalError, UserCodeError
 from cellium_fast.policy import Policy
 from cellium_fast.rounds import RoundBatch
+from cellium_fast.user_calls import not_found
 
 if TYPE_CHECKING:
     from cellium_fast.changes import Rows
@@ -44,6 +45,10 @@ IMPOSSIBLE = (
     CelliumError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
     RecursionError,
 )
+
+
+class FunctionNotFound(Exception):
+    """A policy in an entry has a function of a user's that cannot be imported."""
 
 
 class Kind(IntEnum):
@@ -192,7 +197,8 @@ def replay(
     Raises
     ------
     JournalError
-        An entry is of a kind that this package does not know.
+        An entry is of a kind that this package does not know, or a function of a policy is not
+        there, or not what it was.
     """
     replayed = _replayer(fleet)
     try:
@@ -211,6 +217,11 @@ def replay(
                 on_progress(entries.end)
     except JournalError:
         raise
+    except (UserCodeError, FunctionNotFound) as error:
+        raise JournalError(
+            entries.path, f"entry {entries.number} cannot be taken again: {error}. A function of "
+            "a policy is not there, or not what it was. Nothing was changed", entries.start,
+        ) from error
     except IMPOSSIBLE as error:
         # Its checksum is right: someone wrote it so.
         return f"entry {entries.number} says what no fleet can have been told: {error}"
@@ -307,6 +318,9 @@ def _compacted(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
 
 
 def _set_policy(fleet: Fleet, facts: dict[str, Any], arrays: Arrays) -> None:
+    problem = not_found(facts["policy"])
+    if problem is not None:
+        raise FunctionNotFound(problem)
     fleet.set_policy(facts["name"], Policy(**facts["policy"]))
 
 

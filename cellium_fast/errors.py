@@ -142,8 +142,8 @@ class SnapshotError(CelliumError, ValueError):
     reason
         ``"missing"``, ``"unreadable"`` or ``"unwritable"`` (the system said so), ``"truncated"``,
         ``"altered"`` (its checksum differs), ``"foreign"`` (something else, or of another kind of
-        machine), ``"newer"`` (of a later version of this package) or ``"impossible"`` (it says
-        what no fleet can be).
+        machine), ``"newer"`` (of a later version of this package), ``"code"`` (a function of a
+        policy cannot be imported) or ``"impossible"`` (it says what no fleet can be).
     """
 
     def __init__(self, path: str | PathLike[str], reason: str, message: str) -> None:

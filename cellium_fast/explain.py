@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from cellium_fast import _records
 from cellium_fast.action import Action
-from cellium_fast.cause import Cause, detecting, is_forcing
+from cellium_fast.cause import Cause, detecting, is_forcing, rule_of_user
 from cellium_fast.decision import Decision, Setting
 
 if TYPE_CHECKING:
     from cellium_fast import _step
+    from cellium_fast.policy import Policy
 
 NAME_LENGTH = 40
 ERROR_LENGTH = 80
@@ -34,6 +35,7 @@ REASONS = {
     Cause.ROUND_LIMIT: "the round limit is reached",
     Cause.LOOP_SUSPECTED: "first signs of a loop",
     Cause.IGNORED: "redirects were ignored",
+    Cause.USER_RULE: "a rule of your own",
 }
 # Of every script; with bars, angle brackets make the marks of chat templates.
 ANGLES = dict(zip("<>|\uff1c\uff1e\uff5c", "()/()/", strict=True))    # half and full width
@@ -164,18 +166,30 @@ def evidence(decision: Decision) -> dict[str, str]:
     'context 96 % full'
     """
     features = decision.features
-    found = {rule: EVIDENCE[rule](features, decision.setting) for rule in decision.rules}
+    found = {rule: _evidence(rule, features, decision.setting) for rule in decision.rules}
     for rule in ("redirects_ignored", "loop_suspected"):
         if rule in found:
             found[rule] += _behind(rule, decision, features)
     return found
 
 
+def reason_of(rule: str | None, cause: Cause, policy: Policy) -> str:
+    """Why, in a few words: what the user says of a rule of their own, or what its kind is."""
+    own = rule_of_user(rule, policy)
+    return REASONS[cause] if own is None else own.reason
+
+
+def _evidence(rule: str, features: _step.FeatureRecord, setting: Setting) -> str:
+    own = rule_of_user(rule, setting.policy)
+    return EVIDENCE[rule](features, setting) if own is None else own.reason
+
+
 def _heading(decision: Decision, features: _step.FeatureRecord) -> str:
     when = f"Round {features.round}" if features.round else "Before the first round"
     if decision.action == Action.CONTINUE:
         return f"{when}: {decision.action}"
-    return f"{when}: {decision.action} (cause: {decision.cause}, {REASONS[decision.cause]})"
+    reason = reason_of(decision._ruling(), decision.cause, decision.setting.policy)
+    return f"{when}: {decision.action} (cause: {decision.cause}, {reason})"
 
 
 def _features(features: _step.FeatureRecord) -> tuple[str, ...]:
@@ -194,16 +208,21 @@ def _features(features: _step.FeatureRecord) -> tuple[str, ...]:
 
 
 def _choice(decision: Decision) -> list[str]:
-    forcing = [rule for rule in decision.rules if is_forcing(rule)]
+    policy = decision.setting.policy
+    forcing = [rule for rule in decision.rules if is_forcing(rule, policy)]
+    # Those of the user come first.
+    forcing.sort(key=lambda rule: rule_of_user(rule, policy) is None)
     if forcing:
         return [f"Forced by {forcing[0]}: {decision.action}"]
     if not decision.tiebreak:
-        rules = decision.setting.policy.rules
-        alone = [rule for rule in decision.rules if getattr(getattr(rules, rule), "alone", False)]
+        alone = [
+            rule for rule in decision.rules
+            if getattr(getattr(policy.rules, rule, None), "alone", False)
+        ]
         overruled = f" ({' and '.join(alone)} overrules the others)" if alone else ""
         return [f"Only candidate: {decision.action}{overruled}"]
     names = ", ".join(map(str, decision.candidates))
-    how = decision.setting.policy.tie_break
+    how = policy.tie_break
     if how == "first":
         return [f"Candidates: {names}", f"First candidate: {decision.action}"]
     verb = "mean" if how == "greedy" else "draw"
@@ -351,9 +370,9 @@ def _behind(rule: str, decision: Decision, features: _step.FeatureRecord) -> str
     """What a rule that only draws a conclusion rests on."""
     setting = decision.setting
     behind = detecting(
-        rule, decision._record.rules, setting.policy, lambda name: getattr(features, name)
+        rule, decision._mask, setting.policy, lambda name: getattr(features, name)
     )
-    return "" if behind in (None, rule) else f"; {EVIDENCE[behind](features, setting)}"
+    return "" if behind in (None, rule) else f"; {_evidence(behind, features, setting)}"
 
 
 def _without_news(features: _step.FeatureRecord) -> str:

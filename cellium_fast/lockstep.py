@@ -125,6 +125,7 @@ class DecidedRows:
     action: NDArray[np.uint8]
     candidates: NDArray[np.uint8]
     rules: NDArray[np.uint32]
+    user_rules: NDArray[np.uint32]
 
 
 DECIDED = tuple(field.name for field in fields(DecidedRows))

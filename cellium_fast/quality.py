@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cellium_fast import _records
 from cellium_fast.action import Action, mask_of
-from cellium_fast.cause import rules_in
+from cellium_fast.cause import all_rules, names_of, rules_in
 from cellium_fast.fleet import Fleet
 from cellium_fast.lockstep import DecidedRows, Driver, Group
 from cellium_fast.policy import Policy
@@ -208,12 +208,15 @@ class JudgedRuns:
         (runs,) int64: rounds recorded.
     fired
         For each detector, or for each policy by its label, (runs,) `FIRED`.
+    user_rules
+        By the same labels: names of the rules of users in the policy; none where it is left out.
     """
 
     names: list[RunName]
     success: NDArray[np.int8]
     rounds: NDArray[np.int64]
     fired: dict[str, NDArray[Any]]
+    user_rules: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -244,8 +247,9 @@ class JudgedRuns:
         fired = self.fired[detector][(self.success == success)]
         masks, counts = np.unique(fired["rules"][fired["first"] > 0], return_counts=True)
         rules: Counter[str] = Counter()
+        names = self.user_rules.get(detector, ())
         for mask, count in zip(masks.tolist(), counts.tolist(), strict=True):
-            rules.update(dict.fromkeys(rules_in(mask), count))
+            rules.update(dict.fromkeys(rules_in(mask, names), count))
         return rules
 
     def part(self, chosen: NDArray[np.bool_]) -> JudgedRuns:
@@ -253,6 +257,7 @@ class JudgedRuns:
         return JudgedRuns(
             [self.names[place] for place in np.flatnonzero(chosen)], self.success[chosen],
             self.rounds[chosen], {name: fired[chosen] for name, fired in self.fired.items()},
+            self.user_rules,
         )
 
     def by_source(self) -> dict[str, JudgedRuns]:
@@ -270,6 +275,8 @@ class Judge:
     ----------
     seed
         Seed of the fleet with the preset.
+    policy
+        The policy that `replay` drives them by, for the names of its own rules; None: `default`.
 
     Examples
     --------
@@ -281,7 +288,8 @@ class Judge:
     3
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, policy: Policy | None = None) -> None:
+        self._user_rules = names_of(policy) if policy is not None else ()
         self._cellium = Driver(Fleet(seed=seed, policies={"cellium": "cellium"}))
         self._groups: list[JudgedRuns] = []
 
@@ -320,6 +328,9 @@ class Judge:
                 name: np.concatenate([np.empty(0, FIRED), *(group.fired[name] for group in groups)])
                 for name in Detector
             },
+            user_rules=dict.fromkeys(
+                (Detector.POLICY, Detector.POLICY_CHOSEN), self._user_rules
+            ),
         )
 
 
@@ -351,7 +362,7 @@ def judge(
     >>> quality.caught.count, quality.saved.count, quality.flagged.share
     (1, 6, 0.7777777777777778)
     """
-    judging = Judge(seed)
+    judging = Judge(seed, policy)
     replay(found, policy, seed=seed, on_group=judging, on_problem=on_problem)
     return judging.judged()
 
@@ -374,18 +385,27 @@ def _longest_in_row(group: Group, lengths: NDArray[np.int64]) -> NDArray[np.int6
 
 def fired_by_candidates(group: Group, decided: DecidedRows) -> NDArray[Any]:
     """Where stepping in was among the candidates in each run, (runs,) `FIRED`."""
-    return _fired(group, (decided.candidates & STEPPING_IN) > 0, decided.rules)
+    return _fired(group, (decided.candidates & STEPPING_IN) > 0, _rules_of(decided))
 
 
 def fired_by_choice(
     group: Group, decided: DecidedRows, actions: int = STEPPING_IN
 ) -> NDArray[Any]:
     """Where stepping in, or one of these actions (a mask), was chosen, (runs,) `FIRED`."""
-    return _fired(group, (MASKS[decided.action] & actions) > 0, decided.rules)
+    return _fired(group, (MASKS[decided.action] & actions) > 0, _rules_of(decided))
+
+
+def _rules_of(decided: DecidedRows) -> NDArray[np.uint64]:
+    """All rules that fired, those of users too, as masks."""
+    built_in, of_users = (
+        column.astype(np.uint64) for column in (decided.rules, decided.user_rules)
+    )
+    rules: NDArray[np.uint64] = all_rules(built_in, of_users)
+    return rules
 
 
 def _fired(
-    group: Group, flagged: NDArray[np.bool_], rules: NDArray[np.uint32] | None = None
+    group: Group, flagged: NDArray[np.bool_], rules: NDArray[np.uint64] | None = None
 ) -> NDArray[Any]:
     """Sum up for each run the rows in which a detector fired."""
     rows = np.flatnonzero(flagged)

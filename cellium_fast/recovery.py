@@ -129,9 +129,12 @@ class Recovery:
         Raises
         ------
         SnapshotError
-            A snapshot is of a newer version of this package.
+            A snapshot is of a newer version of this package, or a function cannot be imported.
         JournalError
-            A journal, or an entry, is of a newer version, or of a machine of another byte order.
+            A journal, or an entry, is of a newer version, or of a machine of another byte order;
+            or a function of a policy is not there, or not what it was.
+        UserCodeError
+            A function of a policy does not compile.
         """
         state = self._newest_good()
         if state is None or self.snapshot is None:
@@ -160,7 +163,7 @@ class Recovery:
             try:
                 state = snapshot.read(self.directory.snapshot(number))
             except SnapshotError as error:
-                if error.reason == "newer":
+                if error.reason in ("newer", "code"):   # the file may well be good
                     raise
                 self.skipped[number] = str(error)
             else:

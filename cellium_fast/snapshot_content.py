@@ -15,6 +15,7 @@ from cellium_fast.errors import LearnedStateError, PolicyError, shown
 from cellium_fast.policy import Policy, Posterior
 from cellium_fast.pool_history import PoolHistory
 from cellium_fast.state import FleetState, HandleState
+from cellium_fast.user_calls import not_found
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -311,6 +312,9 @@ def _parameters_from(what: str, given: Any, kind: type[Any]) -> Any:
     """Checked parameters; none may be missing: what it was is not what is the default now."""
     if not isinstance(given, dict):
         raise Refused("impossible", f"{what}: wanted parameters by name, got {shown(given)}")
+    problem = not_found(given) if kind is Policy else None
+    if problem is not None:
+        raise Refused("code", f"{what}: {problem}")
     try:
         parameters = kind(**given)
     except PolicyError as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast import _records
+from cellium_fast.errors import PolicyError
 from cellium_fast.user_code import compiled
+from cellium_fast.user_functions import UserBias, UserFunction, UserReward, UserRule, found
 
 if TYPE_CHECKING:
     from cellium_fast.compiled_code import CompiledFunction
@@ -17,6 +20,11 @@ if TYPE_CHECKING:
 
 # The bytes that a function returns, by its kind.
 FORMATS = ("?", "q", "d")
+
+# The parameters of a policy that hold functions.
+FUNCTIONS: dict[str, type[UserFunction]] = {
+    "user_rules": UserRule, "user_reward": UserReward, "user_bias": UserBias,
+}
 
 
 def record_of(policy: Policy) -> NDArray[Any]:
@@ -55,6 +63,22 @@ def functions_of(policy: Policy) -> dict[int, CompiledFunction]:
         if function is not None:
             functions[_records.USER_BIAS + arm] = function
     return functions
+
+
+def not_found(parameters: Mapping[str, Any]) -> str | None:
+    """Of a policy's parameters in a file: the first import path that leads to no function, and why.
+
+    None: all do.
+    """
+    for name, kind in FUNCTIONS.items():
+        given = parameters.get(name)
+        for path in given if isinstance(given, list) else [given]:
+            if isinstance(path, str):
+                try:
+                    found(path, kind)
+                except PolicyError as error:
+                    return f"{name}: {error}"
+    return None
 
 
 def error_of(policy: Policy, failed: _records.UserFailure) -> BaseException:

@@ -6,8 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memset
 from records cimport (
     ARMS, CALL_ERROR, COMPRESS, CONTINUE, EVENT_USER_MESSAGE, MAX_STEPS, NOT_LEARNING, REDIRECT,
-    REWARD_UNITS, RULES,
-    SESSION_DONE, SESSION_HEEDING, SESSION_OUTPUTS,
+    REWARD_UNITS, RULES, SESSION_DONE, SESSION_HEEDING, SESSION_OUTPUTS,
     TERMINATE,
     Policy, Round, Session,
     clip, lowest_bit, nearest, several, shift_words,

@@ -461,7 +461,7 @@ ctypedef struct Batch "Batch":
     double* draws               # (N, ARMS), NaN where nothing was drawn
     double* bias                # (N, ARMS), NaN for what was no candidate
     double* propensity          # NaN where a policy does not tell it
-    double* user_bias           # a chunk's (rows, ARMS); row i is at i & user_bias_mask; NULL = none
+    double* user_bias           # (rows, ARMS); row i is at i & user_bias_mask; NULL = none
     size_t user_bias_mask
     UserFailure* user_failure   # NULL = nobody asks
     Increment* increments       # (pools, ARMS): what this call, or a span of it, learns

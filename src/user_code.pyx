@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Loops over the formulas of user_code.pxd: nothing to do for a fleet without functions of users."""
+"""Loops over the formulas of user_code.pxd: nothing to do where users have no functions."""
 
 from libc.math cimport isnan
 from libc.stdint cimport uint32_t

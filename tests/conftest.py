@@ -150,6 +150,12 @@ def reference_policy(policy):
         credit={"forward": "n_step", "newest": "newest"}[policy.credit],
         update=policy.update,
         learn_from=policy.learn_from,
+        user_rules=[
+            {"function": one.function, "mask": [int(action) for action in one.actions],
+             "forces": one.forces} for one in policy.user_rules
+        ],
+        user_reward=policy.user_reward and policy.user_reward.function,
+        user_bias={int(one.action): one.function for one in policy.user_bias},
         prior=(policy.posterior.alpha, policy.posterior.beta),
         decay=reference_decay(policy.posterior),
     )
@@ -324,6 +330,8 @@ class Pair:
         compare_features(decisions.features[place], decision["features"], context)
         fired = [name for bit, name in enumerate(reference.RULES) if decision["rules"] >> bit & 1]
         assert rules_in(int(decisions.rules[place])) == tuple(fired), context
+        own = sum(1 << bit for bit in decision["user_rules"])
+        assert decisions.user_rules[place] == own, context
         assert decisions.candidates[place] == mask(decision["candidates"]), context
         assert decisions.action[place] == decision["action"], context
         assert decisions.tiebreak[place] == decision["tiebreak"], context

@@ -7,6 +7,7 @@ Beta draws are an input, since the generator is not what is compared here.
 
 import math
 import struct
+from types import SimpleNamespace
 
 from reference_evidence import (
     climb,
@@ -34,7 +35,7 @@ from reference_policies import (
     TERMINATE,
     policy,
 )
-from reference_rules import advice_of, counts_as_redirect, evaluate_rules
+from reference_rules import advice_of, counts_as_redirect, evaluate_rules, fired_of_users
 from reference_window import (
     WINDOW,
     call_cycle,
@@ -165,6 +166,10 @@ def break_tie(features, candidates, policy, posterior, draws):
         thetas = {arm: draws(arm) if callable(draws) else draws[arm] for arm in candidates}
     values = bias(features, policy, posterior["updates"])
     biases = {arm: values[arm] for arm in candidates}
+    own = policy["user_bias"]
+    biases.update({
+        arm: own[arm](SimpleNamespace(**features)) for arm in candidates if arm in own
+    })
     scores = {arm: thetas[arm] + biases[arm] for arm in candidates}
     action = max(candidates, key=lambda arm: (scores[arm], -TIE_ORDER.index(arm)))
     return action, thetas, biases, scores
@@ -324,7 +329,7 @@ def open_session(policy, context_limit=None, round_limit=None, posterior=None):
     forget(session)
     first = {"action": CONTINUE, "candidates": [CONTINUE], "rules": 0, "tiebreak": False}
     first.update(reward=None, features=opening_features(round_limit), draws={}, bias={}, scores={})
-    first["advice_age"] = 0
+    first.update(advice_age=0, user_rules=[])
     await_rewards(session, first)
     return session
 
@@ -376,22 +381,36 @@ def count_failed_rounds(session, calls):
         session["failed_rounds"] = min(session["failed_rounds"] + 1, 10) if all(failed) else 0
 
 
+def outcome_of(round, r, stuck):
+    """What a user's reward is told of a round."""
+    calls, told = round.get("calls") or [], round.get("success")
+    succeeded = not calls or not calls[-1].get("error") if told is None else told
+    return SimpleNamespace(
+        reward=r, success=int(succeeded), told=-1 if told is None else int(told),
+        calls=len(calls), decision_stuck=stuck,
+    )
+
+
 def step(session, round, draws=None):
     """One round in, one decision out."""
     if session["closed"]:
         raise ValueError("the session is closed")
     take_round(session, round)
     r = round_reward(session, round)
-    learn_from_reward(session, r)
+    stuck = session["decision"]["features"]["stuck_iterations"]
     f = extract_features(session, unit_value(round.get("progress")))
     p = session["policy"]
+    if p["user_reward"] and unit_value(round.get("reward")) is None:
+        r = p["user_reward"](SimpleNamespace(**f), outcome_of(round, r, stuck))
+    learn_from_reward(session, r)
     candidates, fired = evaluate_rules(f, p)
     action, thetas, biases, scores = break_tie(f, candidates, p, session["posterior"], draws)
     decision = {"action": action, "candidates": candidates, "rules": fired, "reward": r}
     decision.update(tiebreak=len(candidates) > 1, features=f, draws=thetas)
     decision.update(bias=biases, scores=scores)
-    decision["advice_age"] = take_advice(session, advice_of(action, fired, p))
-    note_decision(session, action, counts_as_redirect(fired, p))
+    decision["user_rules"] = own = fired_of_users(f, p)
+    decision["advice_age"] = take_advice(session, advice_of(action, fired, p, own))
+    note_decision(session, action, counts_as_redirect(fired, p, own))
     session["done"] = session["done"] or action == TERMINATE
     await_rewards(session, decision)
     return decision

@@ -79,6 +79,9 @@ CELLIUM = {
     "credit": "newest",  # the last n rewards to the newest decision; or "n_step"
     "update": "one_side",  # or "both"
     "learn_from": "tiebreak",  # or "all"
+    "user_rules": [],  # dicts of the plain function, its mask, and whether it forces
+    "user_reward": None,  # a plain function of features and outcome, each by attribute
+    "user_bias": {},  # action to plain function
     "prior": (2.0, 2.0),
     "decay": {"factor": 0.99, "every": 50, "target": 1.0},  # target: a number or "prior"
 }

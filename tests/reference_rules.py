@@ -1,5 +1,7 @@
 """The rules, for the plain reference of the control loop."""
 
+from types import SimpleNamespace
+
 from reference_evidence import (
     LITTLE,
     NONE_HOLDS,
@@ -165,19 +167,27 @@ def actions_of(name, f, policy):
     return {*rule["mask"], *([COMPRESS] if adds else [])}
 
 
+def fired_of_users(features, policy):
+    """Places of the user's rules that fire."""
+    seen = SimpleNamespace(**features)
+    return [k for k, rule in enumerate(policy["user_rules"]) if rule["function"](seen)]
+
+
 def evaluate_rules(features, policy):
     """(sorted candidate codes, bit mask of the rules that fired)."""
+    own = [(k, policy["user_rules"][k]) for k in fired_of_users(features, policy)]
     rules = policy["rules"]
     holds = conditions(features, policy)
     fired = {i for i in holds if holds[i] and is_on(i, features, policy)}
     proposals = {i: actions_of(i, features, policy) for i in fired.intersection(PROPOSING)}
+    proposals |= {k: set(rule["mask"]) for k, rule in own if not rule["forces"]}
     turns = any(actions & {REDIRECT, TERMINATE} for actions in proposals.values())
     suspected = loop_suspected(features, rules["loop_suspected"]) and not turns
     if suspected and is_on("loop_suspected", features, policy):
         fired.add("loop_suspected")
         proposals["loop_suspected"] = set(rules["loop_suspected"]["mask"])
     proposed = set().union(*proposals.values())
-    alone = [i for i in proposals if rules[i]["alone"]]
+    alone = [i for i in proposals if i in rules and rules[i]["alone"]]
     standing = {i: proposals[i] for i in alone or proposals}
     left = set().union(*(actions for i, actions in standing.items() if i not in MILD))
     ignored = features["unheeded_redirects"] >= rules["redirects_ignored"]["redirects"]
@@ -190,22 +200,33 @@ def evaluate_rules(features, policy):
         proposed |= set(rules["progressing"]["mask"])
     if alone:
         proposed = set().union(*standing.values())
-    forced = [i for i in FORCING if i in fired]
-    candidates = set(rules[forced[0]]["mask"]) if forced else proposed or {CONTINUE}
+    forced = [rule["mask"] for _, rule in own if rule["forces"]]
+    forced += [rules[i]["mask"] for i in FORCING if i in fired]
+    candidates = set(forced[0]) if forced else proposed or {CONTINUE}
     return sorted(candidates), sum(1 << RULES.index(i) for i in fired)
 
 
-def counts_as_redirect(fired, policy):
+def counts_as_redirect(fired, policy, own=()):
     """Whether a redirect of these rules counts as one that can be ignored."""
+    if any(REDIRECT in policy["user_rules"][k]["mask"] for k in own):
+        return True
     names = [name for bit, name in enumerate(RULES) if fired >> bit & 1]
     return any(REDIRECT in policy["rules"][i]["mask"] for i in names if i not in MILD)
 
 
-def advice_of(action, fired, policy):
-    """The advice of a decision: its action and the lowest rule that gives it, those alone first."""
+def advice_of(action, fired, policy, own=()):
+    """The advice of a decision: its action and the lowest rule that gives it.
+
+    Rules of the user's that force come first, then those alone, and last the user's others.
+    """
     if action == CONTINUE:
         return None
+    mine = [(k, policy["user_rules"][k]) for k in own]
+    mine = [(k, rule["forces"]) for k, rule in mine if action in rule["mask"]]
+    forcing = [k for k, forces in mine if forces]
+    if forcing:
+        return action, forcing[0]
     names = [name for bit, name in enumerate(RULES) if fired >> bit & 1]
     giving = [i for i in names if action in policy["rules"][i]["mask"]]
     alone = [i for i in giving if policy["rules"][i].get("alone")]
-    return action, next(iter(alone or giving), None)
+    return action, next(iter(alone or giving or [k for k, _ in mine]), None)

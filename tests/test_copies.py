@@ -26,6 +26,7 @@ from cellium_fast import (
     SnapshotError,
     ToolCall,
     UnknownNameError,
+    UserCodeError,
     errors,
     kernels,
     traces,
@@ -60,6 +61,7 @@ MADE = {
     UnknownNameError: lambda: UnknownNameError("pool", "x", ["a", "b"]),
     SnapshotError: lambda: SnapshotError("a/fleet", "altered", "its checksum differs"),
     JournalError: lambda: JournalError("a/log", "not an entry", 4_096),
+    UserCodeError: lambda: UserCodeError("stuck", "mine.py", 12, "raised ValueError: no"),
 }
 
 

@@ -141,7 +141,7 @@ def replay_command(
 
     if decisions is not None or limit is not None or shown is not None:
         jobs = 1    # writing decisions takes far longer than reading, and quotes errors by packing
-    judge = Judge(seed) if summary else None
+    judge = Judge(seed, chosen) if summary else None
     with (
         whole_file("--decisions", decisions) as write, progress("runs") as bar, no_collector(),
         closing(read(
