@@ -18,7 +18,12 @@ RECORDS = 300       # of features, for every function
 
 # --- whole numbers of 64 bits, in Python ----------------------------------------------------------
 class Whole(int):
-    """A whole number whose operators refuse a result beyond 64 bits."""
+    """A whole number whose operators refuse a result beyond 64 bits.
+
+    Its quotients, and comparisons with floats, are those of the nearest floats.
+    """
+
+    __hash__ = int.__hash__
 
 
 def whole(value):
@@ -42,6 +47,19 @@ def _refusing(name):
 for _name in ("add", "sub", "mul", "floordiv", "mod", "lshift", "rshift", "and", "or", "xor"):
     setattr(Whole, f"__{_name}__", _refusing(f"__{_name}__"))
     setattr(Whole, f"__r{_name}__", _refusing(f"__r{_name}__"))
+def _of_floats(name):
+    plain = getattr(int, name)
+
+    def of_floats(one, other):
+        if isinstance(other, float) or "div" in name:
+            return getattr(float, name)(float(one), float(other))
+        return plain(one, other)
+
+    return of_floats
+
+
+for _name in ("truediv", "rtruediv", "lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Whole, f"__{_name}__", _of_floats(f"__{_name}__"))
 for _name in ("neg", "abs", "invert", "pos"):
     setattr(Whole, f"__{_name}__", _refusing(f"__{_name}__"))
 
@@ -231,6 +249,9 @@ f.run_tool == 4294967295
 f.run_tool > 4294967294.5
 f.run_tool + 9223372036854775807 - f.error_result
 f.progress_score == 0.1 + 0.2
+(f.run_tool * f.round + 1) / (f.error_result * f.round + 1)
+f.run_tool * f.stuck_iterations > 4611686018427387904.0
+f.run_tool * f.stuck_iterations == f.run_tool * (f.stuck_iterations + 0.0)
 """.strip().splitlines()
 
 
