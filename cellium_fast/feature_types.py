@@ -8,6 +8,7 @@ flags are ``boolean``, the others ``float64``.
 from __future__ import annotations
 
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,17 +36,22 @@ class RecordType(types.Type):
     """The address of a record of a NumPy dtype.
 
     Code in Numba's cache is found by the types of its arguments. So their names tell all that the
-    code depends on and that is not in the user's file: the layout, and what `depends` stands for.
+    code depends on and that is not in the user's file: the layout, how this package compiles, and
+    what `depends` stands for.
     """
 
     def __init__(self, called: str, layout: np.dtype[Any], depends: str = "") -> None:
         self.called = called
         self.layout = layout
-        all_of_it = f"{layout.fields!r} {ARITHMETIC} {depends}"
+        all_of_it = f"{layout.fields!r} {COMPILER} {depends}"
         super().__init__(f"cellium_fast.{called}({xxh3_64_hexdigest(all_of_it.encode())})")
 
 
-ARITHMETIC = 1      # goes up when the same source is to be compiled to something else
+# A digest of what makes the package compile the same source to something else.
+COMPILER = xxh3_64_hexdigest(b"".join(
+    Path(__file__).with_name(name).read_bytes()
+    for name in ("feature_types.py", "python_arithmetic.py")
+))
 
 FEATURES = RecordType("features", _records.FEATURES)
 OUTCOME = RecordType("outcome", ROUND_OUTCOME)

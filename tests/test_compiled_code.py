@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 from compiled_calls import FAILED, OUTCOME, call, random_features
 
-from cellium_fast import CelliumError, UserCodeError, _records, _step, bias, reward, rule
+from cellium_fast import (
+    CelliumError,
+    UserCodeError,
+    _records,
+    _step,
+    bias,
+    feature_types,
+    reward,
+    rule,
+)
 from cellium_fast.compiled_code import failure
 from cellium_fast.user_functions import RoundOutcome
 
@@ -481,6 +490,13 @@ def test_code_is_not_taken_from_the_cache_when_what_it_reads_elsewhere_changed(
     change(folder / "settings.py", old, new)
     assert look(folder) == (fires, NOT_FROM_CACHE)
     change(folder / "settings.py", new, old)
+    assert look(folder) == (4, FROM_CACHE)
+
+
+def test_code_of_another_version_of_the_package_is_not_taken_from_the_cache(folder, monkeypatch):
+    assert look(folder) == (4, NOT_FROM_CACHE)
+    monkeypatch.setattr(feature_types, "COMPILER", "another")
+    assert look(folder) == (4, NOT_FROM_CACHE)
     assert look(folder) == (4, FROM_CACHE)
 
 
