@@ -5,7 +5,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memset
-from records cimport REWARD_UNITS, Batch, Choice, Trial
+from records cimport REWARD_UNITS, Batch, Choice, Session, Trial
 
 cdef extern from *:
     """
@@ -31,6 +31,17 @@ cdef inline void note_reward(const Batch* batch, int64_t slot) noexcept nogil:
     if trial.chosen and trial.rounds < 0xFFFFFFFFu:
         trial.reward += batch.sessions[slot].reward[0]
         trial.rounds += 1
+
+
+cdef inline void take_back(const Batch* batch, int64_t slot, const Session* before) noexcept nogil:
+    # As if the newest round had not been; `before` is the session's record from before it.
+    cdef Trial* trial
+    if not batch.trials:
+        return
+    trial = &batch.trials[slot]
+    if trial.chosen and before.round < 0xFFFFFFFFu:
+        trial.reward -= batch.sessions[slot].reward[0]
+        trial.rounds -= 1
 
 
 cdef inline uint64_t mean_reward(const Trial* trial) noexcept nogil:

@@ -186,9 +186,17 @@ cdef inline void keep_sessions(
         kept[i] = batch.sessions[batch.slots[i]]
 
 
+cdef inline void put_back_session(
+    const Batch* batch, int64_t slot, const Session* before
+) noexcept nogil:
+    # As if it had not been stepped since.
+    choice.take_back(batch, slot, before)
+    batch.sessions[slot] = before[0]
+
+
 cdef inline void put_back_sessions(
     const Batch* batch, Py_ssize_t count, const Session* kept
 ) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(count):
-        batch.sessions[batch.slots[i]] = kept[i]
+        put_back_session(batch, batch.slots[i], &kept[i])

@@ -345,7 +345,7 @@ cdef class Handle:
                 except BaseException as error:
                     problem = error
             if failure.row >= 0 or problem is not None:
-                session[0] = before
+                step.put_back_session(batch, slot, &before)
                 memset(learned, 0, ARMS * sizeof(Increment))
                 raise problem or error_of(setting.policy, failure_object(&failure))
         stepper.memory.use_one(slot)

@@ -68,6 +68,15 @@ def play(fleet, handle, ids, places):
     return trace
 
 
+def chosen(fleet):
+    """What became of sessions that a policy was chosen for, as JSON values."""
+    return [
+        [pool, name, known.alpha, known.beta, known.opened, known.learned]
+        for pool in fleet.pools for name, known in fleet.policy_choice(pool).items()
+        if known.opened
+    ]
+
+
 def new_fleet():
     """The fleet of all these files."""
     ties = Policy(learn_from="all", n_step=4, rules={"progressing": {"actions": [0, 1, 2]}})
@@ -82,7 +91,7 @@ def write(version):
     """Both files of a version, which must be that of today."""
     fleet = new_fleet()
     fleet.open(2)       # who have to go
-    ids = fleet.open(COUNT // 3, context_limit=20_000, round_limit=60, policy="ties").tolist()
+    ids = fleet.open(COUNT // 3, context_limit=20_000, round_limit=60, policy="auto").tolist()
     ids += fleet.open(COUNT // 3, context_limit=20_000, policy="cellium", pool="slow").tolist()
     ids += fleet.open(COUNT // 3, policy="ties", private=True).tolist()
     handle = fleet.session("ticket", tools=["search", "read"], context_limit=50_000)
@@ -91,6 +100,7 @@ def write(version):
     fleet.save(path)
     record = {"ids": list(ids), "handle": handle.id}
     record["trace"] = play(fleet, handle, ids, range(BEFORE, BEFORE + AFTER))
+    record["chosen"] = chosen(fleet)
     path.with_suffix(".json").write_text(json.dumps(record) + "\n")
 
 

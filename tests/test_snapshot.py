@@ -586,6 +586,7 @@ def test_fleets_of_older_versions_go_on_as_they_did(version, tmp_path):
     handle = fleet.attach(record["handle"])
     places = range(old_snapshots.BEFORE, old_snapshots.BEFORE + old_snapshots.AFTER)
     assert old_snapshots.play(fleet, handle, record["ids"], places) == record["trace"]
+    assert old_snapshots.chosen(fleet) == record.get("chosen", [])
     assert path.read_bytes() == data
     # And so does one that was written anew.
     Fleet.load(path).save(tmp_path / "new")
