@@ -10,6 +10,7 @@ from records cimport (
     lowest_bit, several,
 )
 from philox cimport Counter, sample_beta
+from propensity cimport win_probabilities
 
 
 # One arm as the bandit sees it.
@@ -143,3 +144,26 @@ cdef inline int choose(
             counter.purpose = PURPOSE_ARM + action
             draws[action] = sample_beta(arm.alpha, arm.beta, key, counter)
     return best_arm(candidates, draws, bias)
+
+
+cdef inline double propensity_of(
+    const Session* session, const Policy* policy, const Pool* pools, uint8_t candidates,
+    const double* bias, int chosen,
+) noexcept nogil:
+    # The probability of the action that was chosen; NaN unless the policy tells it.
+    cdef Arm arm
+    cdef double alpha[ARMS]
+    cdef double beta[ARMS]
+    cdef double probability[ARMS]
+    cdef int action
+    if not policy.propensities:
+        return NAN
+    if not several(candidates) or not draws_for(policy):
+        return 1.0
+    for action in range(ARMS):
+        if candidates >> action & 1:
+            arm = arm_of(session, pools, action)
+            alpha[action] = arm.alpha
+            beta[action] = arm.beta
+    win_probabilities(alpha, beta, bias, candidates, probability)
+    return probability[chosen]

@@ -1,7 +1,6 @@
 # cython: language_level=3
 """Loops over the formulas of bandit.pxd. The draws of many ties are made at once."""
 
-from libc.math cimport NAN
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from cellium_fast._spans cimport stage
@@ -66,6 +65,7 @@ cdef void break_ties(const Batch* batch, Ties* ties) noexcept nogil:
             ties.candidates[i], ties.draws[i], ties.bias[i]
         )
         write_comparison(batch, row, ties.draws[i], ties.bias[i])
+        write_propensity(batch, row, ties.bias[i])
     ties.count = 0
     ties.draw_count = 0
 
@@ -78,6 +78,19 @@ cdef inline void write_comparison(
         memcpy(&batch.draws[row * ARMS], draws, ARMS * sizeof(double))
     if batch.bias:
         memcpy(&batch.bias[row * ARMS], bias, ARMS * sizeof(double))
+
+
+cdef inline void write_propensity(
+    const Batch* batch, Py_ssize_t row, const double* bias
+) noexcept nogil:
+    # How probable the action of a row was, if the caller wants it.
+    cdef const Session* session
+    if batch.propensity:
+        session = &batch.sessions[batch.slots[row]]
+        batch.propensity[row] = bandit.propensity_of(
+            session, &batch.policies[session.policy], batch.pools, batch.candidates[row], bias,
+            batch.action[row],
+        )
 
 
 cdef inline void add_tie(
@@ -112,12 +125,11 @@ cdef int tie_break_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) n
     ties.draw_count = 0
     for i in range(start, stop):
         candidates = batch.candidates[i]
-        if batch.propensity:
-            batch.propensity[i] = NAN
         if batch.tiebreak:
             batch.tiebreak[i] = several(candidates)
         if not several(candidates) and not batch.draws and not batch.bias:
             batch.action[i] = <uint8_t> lowest_bit(candidates)
+            write_propensity(batch, i, NULL)
             continue
         session = &batch.sessions[batch.slots[i]]
         if several(candidates) and bandit.draws_for(&batch.policies[session.policy]):
@@ -130,6 +142,7 @@ cdef int tie_break_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) n
             candidates, user_bias_of(batch, i), draws, bias,
         )
         write_comparison(batch, i, draws, bias)
+        write_propensity(batch, i, bias)
     break_ties(batch, &ties)
     return 0
 

@@ -170,7 +170,9 @@ cdef inline int step(
         session, &out.features, policy, batch.pools, batch.key, out.candidates,
         given if parts & HAS_BIAS else NULL, out.draws, out.bias,
     )
-    out.propensity = NAN
+    out.propensity = bandit.propensity_of(
+        session, policy, batch.pools, out.candidates, out.bias, out.action
+    )
     out.advice_age = feedback.execute(
         session, policy, out.action, out.candidates, out.rules, out.user_rules
     )
