@@ -184,7 +184,7 @@ class Block(_block.BlockBase):
         size = len(self)
         lengths = dict.fromkeys(ROUND_COLUMNS, size) | {"call_offsets": size + 1}
         return RoundColumns(*(
-            cast(NDArray[Any], _beginning(self._rounds.get(name), lengths.get(name)))
+            cast("NDArray[Any]", _beginning(self._rounds.get(name), lengths.get(name)))
             for name in RoundColumns._fields
         ))
 
@@ -193,7 +193,7 @@ class Block(_block.BlockBase):
         """The columns out, of each row's newest step in this block."""
         size = len(self)
         return DecisionColumns(*(
-            cast(NDArray[Any], _beginning(self._decisions.get(name), size))
+            cast("NDArray[Any]", _beginning(self._decisions.get(name), size))
             for name in DecisionColumns._fields
         ))
 

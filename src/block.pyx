@@ -243,15 +243,22 @@ cdef class BlockBase:
 
 
 cdef int keep_rows(array, const int64_t[::1] rows) except -1:
-    # Move these rows of an array, in rising order, to its beginning.
+    # Move these rows of an array, in rising order, to its beginning: as many at once as follow one
+    # another.
     cdef Py_buffer view
-    cdef Py_ssize_t size, i
+    cdef Py_ssize_t size, start = 0, stop
     cdef char* first
     PyObject_GetBuffer(array, &view, PyBUF_WRITABLE)
     first = <char*> view.buf
     size = view.len // max(<Py_ssize_t> len(array), 1)
-    for i in range(rows.shape[0]):
-        if rows[i] != i:
-            memmove(first + i * size, first + rows[i] * size, <size_t> size)
+    while start < rows.shape[0]:
+        stop = start + 1
+        while stop < rows.shape[0] and rows[stop] - rows[start] == stop - start:
+            stop += 1
+        if rows[start] != start:
+            memmove(
+                first + start * size, first + rows[start] * size, <size_t> ((stop - start) * size)
+            )
+        start = stop
     PyBuffer_Release(&view)
     return 0
