@@ -235,6 +235,9 @@ class _Steered:
     def __enter__(self) -> Self:
         self._block.__enter__()
         self._take_columns()
+        # Not by the fleet's method: the block has the fleet's turn.
+        pool = self._fleet._memory.pools[0]
+        self._learned = pool["alpha"], pool["beta"]
         return self
 
     def __exit__(
@@ -256,9 +259,7 @@ class _Steered:
         self._take_columns()
 
     def posterior(self) -> NDArray[np.float64]:
-        # Not by the fleet's method: the block has the fleet's turn.
-        pool = self._fleet._memory.pools[0]
-        return np.stack([pool["alpha"], pool["beta"]], axis=1)
+        return np.array(self._learned).T
 
 
 # The controls that results are shown for unless others are asked for, in the order of the table.

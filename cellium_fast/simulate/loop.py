@@ -163,15 +163,17 @@ def run(
     clock = Stopwatch()
     count, most = setting.agents, setting.rounds
     play = Play(environment, setting.seed, count)
-    known = np.arange(count) if identities is None else identities
-    play.begin(known)
     ending = Ending(count, most)
+    play.begin(ending.rows if identities is None else identities)
     learned = []
     with control(setting, play.agents["state"]) as steering:
         learned.append(steering.posterior())
         for number in range(1, most + 1):
             rows = ending.begin_round(number)
-            play.play(rows, known[rows], ending.numbers, steering.actions, steering.columns)
+            play.play(
+                rows, rows if identities is None else identities[rows], ending.numbers,
+                steering.actions, steering.columns,
+            )
             steering.decide(rows, number)
             if watch is not None and number < most:
                 clock.stop()

@@ -47,6 +47,12 @@ def begin(agent: Any, random: Any, table: Any) -> None:
 
 
 @numba.njit(error_model="numpy")
+def of_quarter(number: float) -> float:
+    """Where in its quarter of [0, 1) a number is, as a number in [0, 1)."""
+    return 4 * number - int(4 * number)
+
+
+@numba.njit(error_model="numpy")
 def react(agent: Any, action: int, random: Any, table: Any) -> None:
     """What the agent was told takes effect; by itself, a trouble may end or begin."""
     state = agent.state
@@ -78,8 +84,10 @@ def work(agent: Any, random: Any, round: Any, table: Any) -> int:
     profile = agent.profile
     talk = table.talk[profile]
     error = talk + (1.0 - talk) * table.error[profile]
-    crowding = agent.tokens / CONTEXT_LIMIT - table.crowded_from
-    productive = crowding <= 0.0 or 4 * random[3] % 1.0 * (1.0 - table.crowded_from) >= crowding
+    productive = True
+    if agent.tokens > table.crowded_from * CONTEXT_LIMIT:
+        room = 1.0 - agent.tokens / CONTEXT_LIMIT
+        productive = of_quarter(random[3]) * (1.0 - table.crowded_from) < room
     if random[2] >= talk:
         round.calls = 1
         if random[2] < error:
@@ -147,7 +155,7 @@ def play(agent: Any, action: int, random: Any, round: Any, table: Any) -> int:
     round.signature = agent.round
     round.result = agent.round
     round.text = agent.round
-    round.size = 40 + int(2_000 * (4 * random[3] % 1.0))
+    round.size = 40 + int(2_000 * of_quarter(random[3]))
     tokens = table.tokens[agent.profile] * (0.5 + random[3])
     if agent.state == CONTEXT_GROWTH:
         tokens *= table.growth
