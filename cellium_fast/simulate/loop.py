@@ -243,11 +243,11 @@ class Stopwatch:
 
     def go_on(self) -> None:
         """Measure from now on."""
-        self._began = time.process_time()
+        self._began = time.perf_counter()
 
     def stop(self) -> float:
         """Stop, and return the seconds so far."""
-        self._seconds += time.process_time() - self._began
+        self._seconds += time.perf_counter() - self._began
         return self._seconds
 
 
