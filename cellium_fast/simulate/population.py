@@ -163,7 +163,8 @@ def play(agent: Any, action: int, random: Any, round: Any, table: Any) -> int:
     round.tokens = agent.tokens
     if agent.tokens >= CONTEXT_LIMIT:
         return FAILED
-    if agent.state != WORKING and random[1] < table.giving_up[agent.state]:
+    # The other end of the number by which the trouble ended or got worse.
+    if agent.state != WORKING and random[0] >= 1.0 - table.giving_up[agent.state]:
         return FAILED
     if agent.state == WORKING or agent.state == SLOW or agent.state == CONTEXT_GROWTH:
         return work(agent, random, round, table)
