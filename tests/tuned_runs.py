@@ -12,6 +12,8 @@ LONG = "a result that is too long to be slight, whatever it says: "
 REPEATS = "rules.repeated_round.repeats"
 ERRORS = "rules.repeated_error.errors"
 
+ALONE: dict[str, Any] = {"only": [REPEATS], "folds": 0}
+
 
 def only_rules(**rules: dict[str, Any]) -> Policy:
     """A policy with these rules alone, all others off, that draws nothing."""
@@ -46,3 +48,9 @@ def planted(
     runs += [run(f"hasty {number}", "xaaaybbz", True, source) for number in range(hasty)]
     runs += [run(f"good {number}", "xaaybbz", True, source) for number in range(sound)]
     return [*runs, run("unknown", "aaaaaaaaaa", None, source)]
+
+
+def rotated() -> list[RecordedRun]:
+    """Three sources: with and without the runs of "strict", another threshold is best."""
+    strict = [run(f"s{number}", "xaaaaybbbbz", True, "strict") for number in range(3)]
+    return [*planted("one"), *planted("two"), *strict, run("s", "aaaaaaaaaa", False, "strict")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -239,16 +240,15 @@ def _search(tuning: Tuning, trials: int) -> tuple[TuningResult, bool]:
 
 # --- JSON ----------------------------------------------------------------------------------------
 def _plain(result: TuningResult) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from cellium_fast.tuning.provenance import differences
+    from cellium_fast.tuning.space import value_of
 
     return {
         "settings": result.settings,
         "complete": result.complete,
         "tried": result.trials,
         "changes": result.changes,
-        "from": {path: _value(result.base, path) for path in result.changes},
+        "from": {path: value_of(result.base, path) for path in result.changes},
         "differs_from_default": differences(result.policy, type(result.policy)()),
         "score": asdict(result.score),
         "base_score": asdict(result.base_score),
@@ -276,14 +276,10 @@ def _plain_figures(figures: Figures) -> dict[str, Any]:
     }
 
 
-def _value(policy: Policy, path: str) -> Any:
-    from cellium_fast.tuning.space import value_of
-
-    return value_of(policy, path)
-
-
 # --- tables --------------------------------------------------------------------------------------
 def _print_result(result: TuningResult) -> None:
+    from cellium_fast.tuning.space import value_of
+
     out = console()
     sections = {"tuned on": result.trained.total}
     if result.judged is not None:
@@ -294,7 +290,7 @@ def _print_result(result: TuningResult) -> None:
     if result.changes:
         rows = list(result.changes)
         print_columns(out, "changed", rows, [
-            ("before", [str(_value(result.base, path)) for path in rows]),
+            ("before", [str(value_of(result.base, path)) for path in rows]),
             ("tuned", [str(value) for value in result.changes.values()]),
         ])
     out.print(*_lines(result), sep="\n")
@@ -309,6 +305,12 @@ def _lines(result: TuningResult) -> Iterator[str]:
         f"{result.base_score.value:.4f}. Successful runs disturbed: {result.score.disturbed:,} of "
         f"{result.allowed:,} allowed. Policies tried: {result.trials:,} a search."
     )
+    disturbed = result.trained.total["tuned"].disturbed.share
+    if disturbed.interval is not None:
+        yield (
+            f"So few of {disturbed.total:,} mean that up to {100 * disturbed.interval[1]:.1f} % of "
+            "other successful runs of these kinds may be disturbed (95 %)."
+        )
     if result.judged is None:
         yield (
             "Nothing is known of unseen runs: "

@@ -185,7 +185,7 @@ class Tuning:
     >>> from cellium_fast.replay import read_files
     >>> from cellium_fast.traces import find_files
     >>> tuning = Tuning(
-    ...     read_files(find_files(["examples/runs"])), holdout=["tau-bench"],
+    ...     read_files(find_files(["examples/runs"])), holdout=["openai-chat"],
     ...     only=["rules.repeated_round", "rules.repeated_call"],
     ... )
     >>> tuning.run(trials=20)
