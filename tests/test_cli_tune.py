@@ -121,6 +121,16 @@ def test_nothing_better_is_said(recordings: Path, slow: Path) -> None:
     assert "No policy that was tried is better than the one it began with." in result.stdout
 
 
+def test_a_budget_that_nothing_keeps_to_is_said(tmp_path: Path, slow: Path) -> None:
+    path = write(tmp_path / "runs.jsonl", *(
+        calling_run(f"{number}", ["look"] * 12, LONG, success=number % 2 == 0)
+        for number in range(4)
+    ))
+    result = call("tune", path, "--policy", slow, "--only", REPEATS, "--budget", 0)
+    assert "No policy that was tried keeps to the budget" in result.stdout
+    assert "Successful runs disturbed: 2 of 0 allowed" in result.stdout
+
+
 def test_a_study_goes_on(recordings: Path, slow: Path, tmp_path: Path) -> None:
     one, other, study = tmp_path / "one.json", tmp_path / "other.json", tmp_path / "study"
     assert call(*arguments(recordings, slow, "--out", one, "--study", study)).exit_code == 0

@@ -203,8 +203,7 @@ def test_two_parameters_are_found_and_what_does_not_matter_is_left() -> None:
 def test_same_seed_same_result_and_another_seed_another_search() -> None:
     def tried(seed: int) -> list[Any]:
         tuning = Tuning(
-            errors_too(), seed=seed, folds=0, batch=8,
-            only=["rules.repeated_round", "rules.repeated_error", "rules.no_information"],
+            errors_too(), seed=seed, folds=0, batch=8, only=SECTIONS
         )
         tuning.run(60)
         return [candidate.changes for candidate in tuning._searches[0].search.candidates]
@@ -214,16 +213,45 @@ def test_same_seed_same_result_and_another_seed_another_search() -> None:
     assert len({str(changes) for changes in first}) > 40
 
 
+SECTIONS = ["rules.repeated_round", "rules.repeated_error", "rules.no_information"]
+
+
+def searched(*trials: int) -> list[Any]:
+    """What was tried by a search that was made to go on up to these numbers of trials."""
+    tuning = Tuning(errors_too(), batch=8, folds=0, only=SECTIONS)
+    for number in trials:
+        tuning.run(number)
+    return tuning._searches[0].search.candidates
+
+
 def test_a_longer_search_begins_with_a_shorter_one() -> None:
-    tuning = Tuning(planted(), SLOW, batch=8, **ALONE)
-    search = tuning._searches[0].search
-    tuning.run(21)
-    shorter = list(search.candidates)
-    tuning.run(45)
-    assert search.candidates[:21] == shorter and len(search.candidates) == 45
-    again = Tuning(planted(), SLOW, batch=8, **ALONE)
-    again.run(45)
-    assert again._searches[0].search.candidates == search.candidates
+    whole = searched(60)
+    assert searched(31, 32, 47, 60) == whole and searched(31) == whole[:31]
+
+
+def test_a_search_that_was_interrupted_within_a_batch_goes_on(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = searched(60)
+    for name in ("_ask_for", "_scores", "_tell"):
+        tuning = Tuning(errors_too(), batch=8, folds=0, only=SECTIONS)
+        tuning.run(40)
+        search = tuning._searches[0].search
+        method, calls = getattr(search, name), 0
+
+        def interrupted(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                raise KeyboardInterrupt
+            return method(*arguments)   # noqa: B023
+
+        monkeypatch.setattr(search, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tuning.run(60)
+        assert search.candidates == whole[: search.told]
+        tuning.run(60)
+        assert search.candidates == whole
 
 
 def test_values_that_make_no_policy_together_are_passed_over() -> None:

@@ -95,6 +95,13 @@ def test_a_study_that_would_come_out_differently_is_refused(tmp_path: Path) -> N
         tuning_of(study, folds=0).run(20)
 
 
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    one, other = (tuning_of(tmp_path / "study", folds=0) for _ in range(2))
+    one.run(20)
+    with pytest.raises(InputError, match="another process goes on with it"):
+        other.run(20)
+
+
 @pytest.mark.parametrize("data", [b"hello\n", b'{"a": 1}\n', b"[]\n", b"\x00\xff", b"{"])
 def test_a_file_that_is_no_study_is_left_alone(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.jsonl"

@@ -300,6 +300,8 @@ def _lines(result: TuningResult) -> Iterator[str]:
     """Say what the tables do not."""
     if not result.changes:
         yield "No policy that was tried is better than the one it began with."
+    if result.score.excess:
+        yield "No policy that was tried keeps to the budget: this one is nearest to it."
     yield (
         f"Objective on the runs tuned on: {result.score.value:.4f}, at first "
         f"{result.base_score.value:.4f}. Successful runs disturbed: {result.score.disturbed:,} of "

@@ -88,18 +88,18 @@ class Search:
         self._distributions = {one.path: one.distribution() for one in space.parameters}
         self._starts = list(_starts(space))
         self._study = optuna.create_study(direction="maximize")
-        self._known = [] if kept is None else kept.get_trials(deepcopy=False)
-        # What is left of a batch that was not finished is asked for once more.
-        whole = 0
-        while self._end(whole) <= len(self._known):
-            whole = self._end(whole)
-        self._study.add_trials(self._known[:whole])
-        self.candidates = [*filter(None, map(self._candidate, self._study.trials))]
+        self._told: list[FrozenTrial] = [] if kept is None else kept.get_trials(deepcopy=False)
+        self._candidates = [self._candidate(trial) for trial in self._told]
 
     @property
     def told(self) -> int:
         """How many policies have been told."""
-        return len(self._study.get_trials(deepcopy=False))
+        return len(self._told)
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """The policies that were told, but for values that make none together."""
+        return [*filter(None, self._candidates)]
 
     @property
     def best(self) -> Candidate:
@@ -108,11 +108,14 @@ class Search:
 
     def run(self, trials: int, on_batch: Callable[[Search], None] | None = None) -> None:
         """Go on until so many have been told."""
-        while (told := self.told) < trials:
-            asked = self._ask(told, min(self._end(told), trials))
+        while self.told < trials:
+            start, end = self._batch_of(self.told)
+            self._go_back_to(start)
+            asked = self._ask(start, min(end, trials))
             scores = self._scores([self._changes(trial) for trial in asked])
             for trial, score in zip(asked, scores, strict=True):
                 self._tell(trial, score)
+            self._keep()
             if on_batch is not None:
                 on_batch(self)
 
@@ -137,12 +140,24 @@ class Search:
             best = found
         return best
 
-    def _end(self, told: int) -> int:
-        """The end of the batch in which the trial of this number is; the starts have their own."""
+    def _batch_of(self, place: int) -> tuple[int, int]:
+        """Start and end of the batch in which a trial is, by its number; starts have their own."""
         starts = len(self._starts)
-        first = 0 if told < starts else starts
-        end = first + ((told - first) // self._batch + 1) * self._batch
-        return min(end, starts) if told < starts else end
+        first = 0 if place < starts else starts
+        start = place - (place - first) % self._batch
+        end = start + self._batch
+        return start, min(end, starts) if place < starts else end
+
+    def _go_back_to(self, start: int) -> None:
+        """Have the study as it was when the batch began.
+
+        What is left of a batch that was not finished is asked for once more.
+        """
+        import optuna
+
+        if len(self._study.get_trials(deepcopy=False)) != start:
+            self._study = optuna.create_study(direction="maximize")
+            self._study.add_trials(self._told[:start])
 
     def _ask(self, start: int, end: int) -> list[Trial]:
         """Ask for the trials of these numbers, which are those of one batch or its beginning."""
@@ -152,7 +167,8 @@ class Search:
             return [self._ask_for(values) for values in self._starts[start:end]]
         random = np.random.default_rng([self._seed, start])
         self._study.sampler = TPESampler(seed=int(random.integers(2**32)))
-        parents = heapq.nlargest(PARENTS, self.candidates, key=lambda candidate: candidate.rank)
+        before = filter(None, self._candidates[:start])
+        parents = heapq.nlargest(PARENTS, before, key=lambda candidate: candidate.rank)
         felt = self._felt()
         drawn_from = {parameter.path: self._distributions[parameter.path] for parameter in felt}
         return [
@@ -167,7 +183,7 @@ class Search:
 
     def _felt(self) -> list[Parameter]:
         """The parameters that change something when moved alone; all of them if none does."""
-        base, *others = self.candidates[: len(self._starts)]
+        base, *others = filter(None, self._candidates[: len(self._starts)])
         felt = {
             path for other in others if len(other.changes) == 1 for path in other.changes
             if not other.score.same_runs(base.score)
@@ -207,20 +223,26 @@ class Search:
             trial.set_user_attr(SCORE, asdict(score))
             trial.set_constraint("budget", score.excess)
             told = self._study.tell(trial, score.value)
-        if trial.number < len(self._known):
-            self._compare(told, self._known[trial.number])
-        elif self._kept is not None:
-            self._kept.add_trial(told)
-        candidate = self._candidate(told)
-        if candidate is not None:
-            self.candidates.append(candidate)
-
-    def _compare(self, told: FrozenTrial, known: FrozenTrial) -> None:
+        if trial.number == len(self._told):
+            self._told.append(told)
+            self._candidates.append(self._candidate(told))
+            return
+        known = self._told[trial.number]
         if told.params != known.params or told.values != known.values:
             raise InputError(
                 f"study: its trial {known.number} would come out differently now; it was made by "
                 "another version of this package or of optuna. Begin a new one"
             )
+
+    def _keep(self) -> None:
+        """Add what was told to the study on disk."""
+        if self._kept is None:
+            return
+        count = len(self._kept.get_trials(deepcopy=False))
+        if count > self.told:
+            raise InputError("study: another process goes on with it; one at a time can")
+        for trial in self._told[count:]:
+            self._kept.add_trial(trial)
 
     def _candidate(self, trial: FrozenTrial) -> Candidate | None:
         score = trial.user_attrs.get(SCORE)

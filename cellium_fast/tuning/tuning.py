@@ -112,7 +112,6 @@ class _Split:
 
     def __init__(self, tuning: Tuning, name: str, held: frozenset[str]) -> None:
         self.held = held
-        self._tuning = tuning
         experiment = tuning.experiment(lambda source: source not in held)
         (base,) = experiment.react([tuning.base], seed=tuning.seed)
         of = [tuning.source_of[run] for run in experiment.names]
@@ -149,7 +148,7 @@ class Tuning:
         ``"file"``, where it lies.
     holdout
         Names of sources, or patterns with ``*``, that the search does not see and the policy is
-        judged on. None: a rotation.
+        judged on. Empty: a rotation.
     folds
         Searches of the rotation, 2 to 20; 0: no rotation, so no figures but those of the runs that
         were tuned on.
