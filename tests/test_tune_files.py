@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rules_of_users import failed
 from tuned_runs import ALONE, ERRORS, REPEATS, SLOW, planted, rotated
 
-from cellium_fast import InputError, Policy
+from cellium_fast import InputError, Policy, PolicyError, rule
 from cellium_fast.policy import LARGEST_FILE
 from cellium_fast.traces import RecordedRun
 from cellium_fast.tuning import Tuning, TuningResult, tune
@@ -182,11 +183,32 @@ def test_a_policy_of_ones_own_is_written_with_what_it_has_besides(tmp_path: Path
     assert tuned.policy.gamma == 0.5 and tuned.changes == {REPEATS: 4}
 
 
+def test_functions_of_users_are_written_as_import_paths(tmp_path: Path) -> None:
+    base = SLOW.replace(user_rules=(failed,))
+    tuned = tune(planted(), base, trials=20, **ALONE)
+    assert tuned.changes == {REPEATS: 4}
+    write(tuned, tmp_path / "tuned.toml")
+    text = (tmp_path / "tuned.toml").read_text()
+    assert 'user_rules = [\n    "rules_of_users:failed",\n]' in text
+    assert Policy.from_file(tmp_path / "tuned.toml") == tuned.policy
+
+    @rule(proposes="retry")
+    def local(features: Any) -> bool:
+        return False
+
+    tuned = tune(planted(), SLOW.replace(user_rules=(local,)), trials=10, **ALONE)
+    with pytest.raises(PolicyError, match="local"):
+        write(tuned, tmp_path / "local.toml")
+    assert not (tmp_path / "local.toml").exists()
+
+
 def test_differences_lead_from_one_policy_to_the_other() -> None:
     cellium = Policy.preset("cellium")
     for one, other in ((Policy(), cellium), (cellium, Policy()), (SLOW, Policy())):
         assert other.replace(**differences(one, other)) == one
     assert differences(SLOW, SLOW) == {}
+    critical = differences(cellium, Policy())["rules"]["context_critical"]
+    assert critical == {"actions": ["redirect"], "alone": False}
 
 
 def test_toml_cannot_say_none(tmp_path: Path) -> None:

@@ -73,12 +73,19 @@ def contents(result: TuningResult, note: str | None = None) -> dict[str, Any]:
 
 
 def differences(policy: Policy, other: Policy) -> dict[str, Any]:
-    """What a policy has in place of another's parameters, as `Policy.replace` takes it.
+    """What a policy has in place of another's parameters, as a policy file says it.
 
+    Raises
+    ------
+    PolicyError
+        No import path leads to one of a policy's functions.
+
+    Examples
+    --------
     >>> differences(Policy(rules={"output_loop": {"repeats": 4}}, gamma=0.9), Policy())
     {'rules': {'output_loop': {'repeats': 4}}, 'gamma': 0.9}
     """
-    return _different(policy.model_dump(), other.model_dump())
+    return _different(policy.as_json(), other.as_json())
 
 
 def _different(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,14 +96,9 @@ def _different(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, 
             if part:
                 found[name] = part
         elif value != theirs[name]:
-            found[name] = _plain(value)
+            # Names are for people; codes would do.
+            found[name] = [str(Action(code)) for code in value] if name == "actions" else value
     return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Action):
-        return str(value)
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def provenance(result: TuningResult, note: str | None = None) -> dict[str, Any]:

@@ -283,7 +283,7 @@ class Tuning:
             name: self.settings[name] for name in ("budget", "change_cost", "seed", "batch")
         }
         return {
-            **settings, "base": self.base.model_dump(mode="json"), "runs": seen,
+            **settings, "base": self.base.as_json(), "runs": seen,
             "space": [asdict(parameter) for parameter in self.space.parameters],
         }
 
