@@ -368,6 +368,8 @@ def test_the_hash_of_a_source_is_that_of_its_runs_alone() -> None:
     assert (found["two"].runs, found["two"].failed, found["two"].succeeded) == (8, 3, 5)
     assert found["two"].rounds == 3 * 10 + 8 + 4 * 7
     assert hashed(runs, split=True) == found
+    # Which TOML would write as false.
+    assert type(hashed([run("x", "abc", True)])["made-up"].failed) is int
     moved = [run(one.run, "xyaaaaaaaa", one.success, "one", "elsewhere/x.json")
              for one in planted("one")[:6]]
     assert hashed([*moved, *runs[6:]]) == found

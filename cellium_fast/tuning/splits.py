@@ -79,7 +79,7 @@ def sources(chunks: Iterable[PackedRuns], of: Mapping[RunName, str]) -> dict[str
             for column in (*CALL_COLUMNS, *ROUND_COLUMNS):
                 state.update(np.ascontiguousarray(getattr(rounds, column)).tobytes())
             counts[source].update(
-                runs=1, failed=run.success is False, succeeded=run.success is True,
+                runs=1, failed=int(run.success is False), succeeded=int(run.success is True),
                 rounds=run.length,
             )
     return {
