@@ -80,7 +80,7 @@ def compile_function(source: UserFunction) -> CompiledFunction:
     UserCodeError
         It does not compile, or returns what it may not.
     """
-    if numba.config.DISABLE_JIT:
+    if numba.config.DISABLE_JIT:        # type: ignore[attr-defined]
         return _interpreted(source)
     dispatcher, code = _machine_code(source)
     returned = types.unliteral(code.signature.return_type)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing.templates import AttributeTemplate
@@ -25,11 +25,6 @@ from numba.extending import (
 from xxhash import xxh3_64_hexdigest
 
 from cellium_fast import _records
-
-# As `cellium_fast.user_functions.RoundOutcome` has them, and the struct of this name in C.
-ROUND_OUTCOME = np.dtype([
-    ("reward", "f8"), ("success", "i8"), ("told", "i8"), ("calls", "i8"), ("decision_stuck", "i8"),
-])
 
 
 class RecordType(types.Type):
@@ -54,7 +49,7 @@ COMPILER = xxh3_64_hexdigest(b"".join(
 ))
 
 FEATURES = RecordType("features", _records.FEATURES)
-OUTCOME = RecordType("outcome", ROUND_OUTCOME)
+OUTCOME = RecordType("outcome", _records.ROUND_OUTCOME)
 
 
 @register_model(RecordType)
@@ -72,7 +67,9 @@ def _field_type(layout: np.dtype[Any]) -> types.Type:
 class _Attributes(AttributeTemplate):
     key = RecordType
 
-    def generic_resolve(self, record: RecordType, name: str) -> types.Type:
+    def generic_resolve(  # type: ignore[override]
+        self, record: RecordType, name: str
+    ) -> types.Type:
         names = record.layout.names or ()
         if name not in names:
             near = get_close_matches(name, names, n=1)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from llvmlite import ir as llvm
+from llvmlite import ir as llvm  # type: ignore[import-untyped]
 from numba.core import ir, postproc, types
 from numba.core.analysis import compute_cfg_from_blocks, compute_use_defs
 from numba.core.compiler import CompilerBase, DefaultPassBuilder

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cellium_fast import _step
+from cellium_fast import _records, _step
 from cellium_fast.errors import UserCodeError, shown
-from cellium_fast.feature_types import ROUND_OUTCOME
 from cellium_fast.user_functions import RoundOutcome, UserFunction, definition_of
 
 WANTED = {"@rule": "True or False", "@reward": "a number in [0, 1]", "@bias": "a number in [-1, 1]"}
@@ -41,7 +40,7 @@ def read(features: bytes, outcome: bytes | None = None) -> tuple[Any, ...]:
     given = (_step.feature_record(features),)
     if outcome is None:
         return given
-    return (*given, RoundOutcome._make(np.frombuffer(outcome, ROUND_OUTCOME)[0].item()))
+    return (*given, RoundOutcome._make(np.frombuffer(outcome, _records.ROUND_OUTCOME)[0].item()))
 
 
 # --- what went wrong ------------------------------------------------------------------------------

@@ -67,6 +67,11 @@ def test_every_feature_is_read_as_python_reads_it(name):
         assert (got, type(got)) == (wanted, type(wanted))
 
 
+def test_an_outcome_is_the_same_record_everywhere():
+    assert _records.ROUND_OUTCOME == OUTCOME
+    assert RoundOutcome._fields == OUTCOME.names
+
+
 @pytest.mark.parametrize("name", OUTCOME.names)
 def test_every_field_of_an_outcome_is_read_as_python_reads_it(name):
     names = {}
