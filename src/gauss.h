@@ -8,6 +8,8 @@
 #ifndef CELLIUM_GAUSS_H
 #define CELLIUM_GAUSS_H
 
+#include "philox.h"
+
 enum { GAUSS = 16 };
 
 static const double GAUSS_NODES[GAUSS] = {
@@ -101,7 +103,7 @@ static const double GAUSS_BELOW[GAUSS][GAUSS / 2] = {
 };
 
 /* The integral over [-1, 1] of what has these values at the nodes. In eight sums side by side. */
-static inline double gauss_integral(const double *restrict values)
+ALWAYS_INLINE double gauss_integral(const double *restrict values)
 {
     double sum[GAUSS / 2];
     for (int i = 0; i < GAUSS / 2; i++)
@@ -112,7 +114,7 @@ static inline double gauss_integral(const double *restrict values)
 
 /* `first` plus the integral from -1 to each node; returned, `first` plus that over all. The nodes
    lie symmetrically, so what is above a node is what is below its mirror image, mirrored. */
-static inline double gauss_integrals(
+ALWAYS_INLINE double gauss_integrals(
     double first, const double *restrict values, double *restrict below)
 {
     double low[GAUSS / 2] = {0}, high[GAUSS / 2] = {0};

@@ -11,6 +11,12 @@ cdef extern from "propensity.h" nogil:
         double* probability,
     ) noexcept
 
+    # For tests: the same by one variant, 0 = plain, 1 = AVX2, 2 = AVX-512.
+    void win_probabilities_with(
+        int variant, const double* alpha, const double* beta, const double* bias,
+        uint32_t candidates, double* probability,
+    ) noexcept
+
 cdef extern from "gauss.h" nogil:
     enum:
         GAUSS   # nodes

@@ -3,6 +3,7 @@
 
 import numpy as np
 from libc.stdint cimport uint8_t
+from variants cimport require_variant
 cimport propensity
 
 
@@ -17,6 +18,19 @@ def win_probabilities(
             propensity.win_probabilities(
                 &alpha[i, 0], &beta[i, 0], &bias[i, 0], candidates[i], &out[i, 0]
             )
+
+
+def win_probabilities_with(
+    int variant, const double[:, ::1] alpha, const double[:, ::1] beta,
+    const uint8_t[::1] candidates, const double[:, ::1] bias, double[:, ::1] out,
+):
+    """`win_probabilities` by one of the variants of code that this processor can run."""
+    cdef Py_ssize_t i
+    require_variant(variant)
+    for i in range(alpha.shape[0]):
+        propensity.win_probabilities_with(
+            variant, &alpha[i, 0], &beta[i, 0], &bias[i, 0], candidates[i], &out[i, 0]
+        )
 
 
 def gauss_integrals(const double[::1] values):

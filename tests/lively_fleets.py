@@ -30,7 +30,8 @@ def new_fleet(seed, **options):
         "default": "default",
         "cellium": "cellium",
         "long": random_policy(rng, "default", n_step=4, gamma=0.9, learn_from="all"),
-        "own": random_policy(rng, "cellium", posterior=quick, tie_break="thompson"),
+        "own": random_policy(rng, "cellium", posterior=quick, tie_break="thompson",
+                             propensities=True),
         "greedy": random_policy(rng, "default", tie_break="greedy", posterior=quick, n_step=2),
     }
     pools = {

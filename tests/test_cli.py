@@ -316,7 +316,7 @@ def test_decisions_are_the_engines_own(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert list(lines[0]) == [
         "source", "path", "run", "round", "action", "candidates", "rules", "cause", "tiebreak",
-        "reward", "features", "evidence",
+        "propensity", "reward", "features", "evidence",
     ]
     found = [one for path in traces.find_files([EXAMPLES]) for one in traces.read(path)]
     expected = replay(found, seed=3)

@@ -13,7 +13,7 @@ import pytest
 import sampling_laws as laws
 from scipy import integrate, special
 
-from cellium_fast import _propensity, kernels
+from cellium_fast import _philox, _propensity, kernels
 
 BUDGET = 1e-6
 CHECKS = 40
@@ -249,6 +249,20 @@ def test_rows_are_apart(rng):
         assert alone[0].tolist() == together[row].tolist()
     assert kernels.propensity(alpha, beta, masks, bias, out=alpha) is alpha
     assert alpha.tolist() == together.tolist(), "out may be an argument"
+
+
+def test_variants_give_the_same_bits(rng):
+    alpha, beta = (10 ** rng.arrays.uniform(-3, 6, (60, 5)) for _ in range(2))
+    masks = np.array([rng.randrange(1, 32) for _ in range(60)], np.uint8)
+    bias = np.array([some_bias(rng, 5) for _ in range(60)])
+    found = kernels.propensity(alpha, beta, masks, bias)
+    variants = _philox.beta_variants()
+    for variant in variants:
+        out = np.empty((60, 5))
+        _propensity.win_probabilities_with(variant, alpha, beta, masks, bias, out)
+        assert out.tobytes() == found.tobytes()
+    with pytest.raises(ValueError, match="cannot run variant"):
+        _propensity.win_probabilities_with(max(variants) + 1, alpha, beta, masks, bias, found)
 
 
 # --- The quadrature ------------------------------------------------------------------------------

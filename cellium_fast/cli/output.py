@@ -113,6 +113,7 @@ def plain_decision(name: RunName, decision: Decision) -> dict[str, Any]:
         "rules": decision.rules,
         "cause": str(decision.cause),
         "tiebreak": decision.tiebreak,
+        "propensity": decision.propensity,
         "reward": decision.reward,
         "features": decision.features._asdict(),
         "evidence": evidence(decision),
