@@ -248,13 +248,11 @@ def functions_of(policy: Policy) -> tuple[UserFunction, ...]:
 
 
 class CompiledCode(NamedTuple):
-    """The compiled functions of a policy, as kernels are given them."""
+    """The compiled functions of a policy; its record has which actions the rules have."""
 
     rules: tuple[CompiledFunction, ...]     # in the order of the policy
     reward: CompiledFunction | None
     bias: tuple[CompiledFunction | None, ...]   # one an action
-    action_rules: tuple[int, ...]   # one an action: mask of the rules that have it, bit = place
-    forcing: int                    # mask of the rules that force
 
     @property
     def cannot_fail(self) -> bool:
@@ -271,14 +269,8 @@ def compiled(policy: Policy) -> CompiledCode:
         One of them does not compile.
     """
     bias_of = {one.action: one.compiled() for one in policy.user_bias}
-    masks = tuple(
-        sum(1 << place for place, one in enumerate(policy.user_rules) if action in one.actions)
-        for action in Action
-    )
     return CompiledCode(
         rules=tuple(one.compiled() for one in policy.user_rules),
         reward=policy.user_reward.compiled() if policy.user_reward else None,
         bias=tuple(bias_of.get(action) for action in Action),
-        action_rules=masks,
-        forcing=sum(1 << place for place, one in enumerate(policy.user_rules) if one.forces),
     )

@@ -259,7 +259,7 @@ def test_a_session_is_measured_whole() -> None:
     assert before["sessions"] == _records.SESSION.itemsize
     memory = fleet._memory
     arrays = {name for name in dir(memory) if isinstance(getattr(memory, name), np.ndarray)}
-    assert set(before) == arrays - {"policies", "pools"}
+    assert set(before) == arrays - {"policies", "pools", "user_code"}
     limited = bytes_a_session(Fleet(threads=1, max_sessions=1_000))
     assert set(limited) == set(before) | {"last_use", "queue"}
     fleet.close(ids)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rules_of_users
 from conftest import (
     COLUMNS,
     TOOLS,
@@ -256,7 +257,7 @@ class Calls(RuleBasedStateMachine):
         self.policies = {
             "default": Policy(**self.kept),
             "cellium": Policy.preset("cellium"),
-            "varied": random_policy(rng, "default", **self.kept),
+            "varied": random_policy(rng, "default", **self.kept, **rules_of_users.of_users(rng)),
             "greedy": random_policy(rng, "cellium", tie_break="greedy", **self.kept),
         }
         pools = {"slow": Posterior(), "fast": Posterior(alpha=3.0, decay=0.7, decay_every=2)}
@@ -461,7 +462,7 @@ class Calls(RuleBasedStateMachine):
     def set_policy(self, seed: int) -> None:
         rng = random.Random(seed)
         name, preset = rng.choice(["default", "varied"]), rng.choice(["default", "cellium"])
-        policy = random_policy(rng, preset, **self.kept)
+        policy = random_policy(rng, preset, **self.kept, **rules_of_users.of_users(rng))
         ids = [one for one, under in self.under.items() if under == name]
         self.pair.set_policy(name, policy, ids)
         self.other.set_policy(name, policy)
@@ -562,13 +563,15 @@ def say_all(decision: Any) -> None:
     for text in (decision.explain(), decision.prompt, repr(decision), str(decision.cause)):
         assert isinstance(text, str)
     assert (decision.stop_cause is not None) == (decision.action == 4)
-    assert decision.evidence is None or decision.evidence.rule in RULES
+    known = {*RULES, *(one.name for one in rules_of_users.RULES)}
+    assert decision.evidence is None or decision.evidence.rule in known
 
 
 def in_numbers(decision: Any) -> tuple[Any, ...]:
     """All that a decision says in numbers."""
     return (decision.action, decision.candidates, decision.rules, decision.reward,
-            decision.features, decision.draws, decision.bias, decision.advice_age)  # fmt: skip
+            decision.features, decision.draws, decision.bias, decision.advice_age,
+            decision.user_rules)  # fmt: skip
 
 
 def as_columns(decision: Any) -> Decisions:

@@ -9,11 +9,15 @@ import time
 
 import numpy as np
 import pytest
+import rules_of_users
 
 from cellium_fast import Fleet, Policy, Round, RoundBatch, ToolCall, _spans, pipeline
 
 SIZE = 12_000
-POLICIES = [Policy(), Policy(tool_limits={"poll": 5}), Policy.preset("cellium")]
+POLICIES = [
+    Policy(), Policy(tool_limits={"poll": 5}), Policy.preset("cellium"),
+    Policy(user_rules=(rules_of_users.raises,)),    # may fail: a step is tried, then taken
+]
 
 needs_timers = pytest.mark.skipif(
     not hasattr(signal, "setitimer"), reason="no timer signals on this system"
@@ -154,7 +158,7 @@ def act_of(kind: str, turn: int, ids: list[int], handle: int):
     if kind == "use_policy":
         return lambda fleet: fleet.use_policy(ids, ("first", "second")[turn % 2])
     assert kind == "set_policy"
-    return lambda fleet: fleet.set_policy("first", POLICIES[turn % 3])
+    return lambda fleet: fleet.set_policy("first", POLICIES[turn % len(POLICIES)])
 
 
 # How long each call takes, about, so that interrupts come at all of its moments.

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rules_of_users
 from policy_tables import ALONE, DEFAULT, LAST_RESORTS, PROPOSING, REDIRECT, nested
 
 from cellium_fast import Action, Policy, _records, _rules
@@ -32,6 +33,8 @@ OTHER_WORD = {
     "frequent_tools": ("ls",), "tool_limits": (("ls", 3),),
     "rules.tool_cycle.compress_from": 0.25,
     "rules.tool_repetition.compress_from": 0.25,
+    "user_rules": (rules_of_users.every_third,), "user_reward": rules_of_users.halved,
+    "user_bias": (rules_of_users.never,),
 }
 RENAMED = {
     "count_failures": ("count_failed_rounds",),
@@ -42,6 +45,8 @@ RENAMED = {
     "credit": ("backward_credit",),
     "update": ("threshold_update",),
     "learn_from": ("learn_from_all",),
+    # Functions are in a record of their own.
+    "user_rules": ("user_action_rules[2]",), "user_reward": (), "user_bias": (),
     "posterior.alpha": ("prior.alpha", "prior.target_alpha"),
     "posterior.beta": ("prior.beta", "prior.target_beta"),
     "posterior.decay_target": ("prior.target_alpha", "prior.target_beta"),
@@ -100,7 +105,7 @@ def test_no_field_of_the_record_is_left_out():
     of_lists = {f"{table}[{place}]" for table in tables for place in range(1, 16)}
     # tests/test_user_rules.py has what becomes of these.
     of_users = {f"user_action_rules[{action}]" for action in range(5)} | {"user_forcing"}
-    assert fields - reached - of_users - {"propensities"} == of_lists
+    assert fields - reached - of_users == of_lists
 
 
 @pytest.mark.parametrize(("bit", "rule"), list(enumerate(_rules.RULES)))

@@ -387,14 +387,14 @@ def test_a_policy_without_functions_needs_no_numba():
         "from cellium_fast.user_code import compiled\n"
         "@c.rule(proposes='retry')\ndef a(features):\n    return True\n"
         "code = compiled(c.Policy())\n"
-        "print(code.rules, code.reward, code.bias, code.action_rules, code.cannot_fail)\n"
+        "print(code.rules, code.reward, code.bias, code.cannot_fail)\n"
         "print('numba' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [
-        "() None (None, None, None, None, None) (0, 0, 0, 0, 0) True", "False"
+        "() None (None, None, None, None, None) True", "False"
     ]
 
 
@@ -404,8 +404,9 @@ def test_compiled_code_of_a_policy_has_its_rules_in_order_and_masks_of_actions()
     })
     code = compiled(policy)
     assert [one.source for one in code.rules] == [half_full, given_up, stuck_long]
-    assert code.action_rules == (0, 0, 0b101, 0b001, 0b010)
-    assert code.forcing == 0b010
+    record = policy.record()[0]
+    assert record["user_action_rules"].tolist() == [0, 0, 0b101, 0b001, 0b010]
+    assert record["user_forcing"] == 0b010
     assert code.reward.source is thrifty
     assert [one and one.source for one in code.bias] == [going_on, None, when_stuck, None, None]
     assert not code.cannot_fail             # a reward may be out of range

@@ -12,7 +12,7 @@ the rest of the package.
 
 from __future__ import annotations
 
-from cellium_fast.bench import batch, journal, sampling, single, texts
+from cellium_fast.bench import batch, journal, sampling, single, texts, user_code
 from cellium_fast.bench.machine import Machine, this_machine
 from cellium_fast.bench.measures import (
     FULL,
@@ -91,6 +91,10 @@ _ALL = (
     Measure(
         "nopython", "a session's step inside code that Numba compiled", _nopython_step,
         baseline="by Fleet.step", compared=Compared.AS_LONG, target=Target(1.1, of_ratio=True),
+    ),
+    Measure(
+        "user-rule", "a rule of a user's, added to a session's step in a batch",
+        user_code.rule_step, target=Target(5e-9),
     ),
     Measure(
         "journal-step", "a session's step in a batch, with a journal", journal.batch_step,

@@ -74,6 +74,28 @@ def interleaved(
     Taking turns lets a busy machine disturb them alike. The first `warm_ups` turns do not count;
     the garbage collector rests meanwhile. The `clock` says nanoseconds.
     """
+    return {
+        name: Spread.of(taken).divided_by(contenders[name].things)
+        for name, taken in _times(contenders, repeats, warm_ups, clock).items()
+    }
+
+
+def difference(
+    slower: Contender, faster: Contender, repeats: int, *, clock: Clock = time.perf_counter_ns
+) -> Spread:
+    """Seconds a thing that one contender takes longer than the mean of the other's runs around it.
+    """
+    contenders = {"first": faster, "slower": slower, "last": faster}
+    times = _times(contenders, repeats, WARM_UPS, clock)
+    return Spread.of([
+        slow / slower.things - (before + after) / 2 / faster.things
+        for before, slow, after in zip(*times.values(), strict=True)
+    ])
+
+
+def _times(
+    contenders: Mapping[str, Contender], repeats: int, warm_ups: int, clock: Clock
+) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     with _without_garbage_collection():
         for turn in range(warm_ups + repeats):
@@ -84,10 +106,7 @@ def interleaved(
                 took = clock() - began
                 if turn >= warm_ups:
                     seconds[name].append(took / 1e9)
-    return {
-        name: Spread.of(taken).divided_by(contenders[name].things)
-        for name, taken in seconds.items()
-    }
+    return seconds
 
 
 @contextmanager
