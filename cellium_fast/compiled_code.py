@@ -106,7 +106,7 @@ def _in_words(returned: types.Type) -> str:
 def _machine_code(source: UserFunction) -> tuple[Any, Any]:
     """Numba's dispatcher of a function, and what it compiled."""
     records = (FEATURES, OUTCOME)[: len(source.PARAMETERS)]
-    depends = _digest(source.function)
+    depends = digest_of(source.function)
     arguments = tuple(RecordType(one.called, one.layout, depends) for one in records)
     options: dict[str, Any] = {
         # Called by address only, so without the wrappers that Python or C would call.
@@ -137,7 +137,7 @@ def _always_fine(code: Any) -> bool:
 
 
 # --- what the code of a function depends on -------------------------------------------------------
-def _digest(function: FunctionType) -> str:
+def digest_of(function: FunctionType) -> str:
     """A digest of the constants and helpers that a function reads, wherever they are defined.
 
     Numba's cache goes by the file and the bytecode of a function alone, and would give old code

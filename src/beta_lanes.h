@@ -346,8 +346,28 @@ VARIANT(sample_beta_avx512, FOR_AVX512, Vector8, MULTIPLY8)
 
 #define sample_beta_avx2 sample_beta_plain
 #define sample_beta_avx512 sample_beta_plain
+#define sample_beta_avx2_random sample_beta_plain_random
+#define sample_beta_avx512_random sample_beta_plain_random
 
 #endif
+
+/* The random words of counters, by columns, as the fastest variant makes them; `width` is a multiple
+   of VECTOR. */
+static inline void fill_random_fast(
+    uint64_t key, const uint64_t *uid, const uint64_t *rest, int width, uint64_t *first_words,
+    uint64_t *last_words)
+{
+    switch (fastest_variant()) {
+    case AVX512:
+        sample_beta_avx512_random(key, uid, rest, width, first_words, last_words);
+        break;
+    case AVX2:
+        sample_beta_avx2_random(key, uid, rest, width, first_words, last_words);
+        break;
+    default:
+        sample_beta_plain_random(key, uid, rest, width, first_words, last_words);
+    }
+}
 
 /* Draws by one variant, which the processor must have. `out` may be `alpha` or `beta`. */
 static inline void sample_beta_with(int variant, const Wanted *wanted, double *out)

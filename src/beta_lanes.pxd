@@ -7,6 +7,13 @@ from philox cimport Counter
 cdef extern from "beta_lanes.h" nogil:
     enum:
         VARIANTS
+        LANES
+
+    # The random words of counters, by columns; width is a multiple of LANES.
+    void fill_random_fast(
+        uint64_t key, const uint64_t* uid, const uint64_t* rest, int width,
+        uint64_t* first_words, uint64_t* last_words,
+    ) noexcept
 
     # What draws are of. counters may be NULL: the counters are first, first + 1, ..., all of round
     # 0 and purpose 0.

@@ -1,8 +1,9 @@
 # cython: language_level=3
 """Loops over the formulas of philox.pxd and beta_lanes.pxd."""
 
-from libc.stdint cimport uint32_t, uint64_t
-from beta_lanes cimport VARIANTS, Wanted, has_variant, sample_beta_fast
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+from beta_lanes cimport LANES, VARIANTS, Wanted, fill_random_fast, has_variant, sample_beta_fast
 from philox cimport Counter, Packed, Random
 cimport beta_lanes
 cimport philox
@@ -22,6 +23,40 @@ def random_words(const uint32_t[:, ::1] counters, uint64_t key, uint32_t[:, ::1]
             out[i, 1] = <uint32_t> words.first
             out[i, 2] = <uint32_t> (words.last >> 32)
             out[i, 3] = <uint32_t> words.last
+
+
+def words_of_agents(
+    const int64_t[::1] uids, const int64_t[::1] rounds, uint64_t key, uint32_t purpose,
+    uint32_t[:, ::1] out,
+):
+    """Random words of agents in their rounds, four of each block: the first ones there are.
+
+    Row i of `out` is of the agent uids[i] in the round rounds[i]; its length is a multiple of 4.
+    """
+    cdef uint64_t uid[LANES]
+    cdef uint64_t rest[LANES]
+    cdef uint64_t first[LANES]
+    cdef uint64_t last[LANES]
+    cdef Py_ssize_t start = 0, i, count
+    cdef uint64_t block, blocks = <uint64_t> out.shape[1] // 4
+    with nogil:
+        memset(uid, 0, sizeof(uid))
+        memset(rest, 0, sizeof(rest))
+        while start < out.shape[0]:
+            count = min(<Py_ssize_t> LANES, out.shape[0] - start)
+            for block in range(blocks):
+                for i in range(count):
+                    uid[i] = <uint64_t> uids[start + i]
+                    rest[i] = (
+                        <uint64_t> purpose << 56 | block << 32 | <uint32_t> rounds[start + i]
+                    )
+                fill_random_fast(key, uid, rest, LANES, first, last)
+                for i in range(count):
+                    out[start + i, 4 * block] = <uint32_t> (first[i] >> 32)
+                    out[start + i, 4 * block + 1] = <uint32_t> first[i]
+                    out[start + i, 4 * block + 2] = <uint32_t> (last[i] >> 32)
+                    out[start + i, 4 * block + 3] = <uint32_t> last[i]
+            start += count
 
 
 def first_no_shape(const double[::1] values):

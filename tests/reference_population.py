@@ -1,4 +1,4 @@
-"""The built-in population in plain Python, from docs/simulator.md; it imports nothing of the package.
+"""The built-in population in plain Python, written from docs/simulator.md; no code is shared.
 
 Numbers come from the TOML file, random numbers from `reference_random`.
 """

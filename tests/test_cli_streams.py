@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from cli_runs import ESCAPE, call, calling_run, start, write
 
-from cellium_fast import CelliumError, Policy
+from cellium_fast import CelliumError
 from cellium_fast.cli import main
-from cellium_fast.cli.output import printable
+from cellium_fast.cli.output import printable, to_json
 
 
 @pytest.fixture(autouse=True)
@@ -157,23 +157,48 @@ def test_interrupt_is_130_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
 # --- simulate ------------------------------------------------------------------------------------
 def test_simulate() -> None:
-    from cellium_fast.simulate import simulate
+    from cellium_fast.simulate import Cap, simulate
 
-    arguments = ("simulate", "--sessions", 50, "--rounds", 20, "--seed", 3, "--policy", "cellium")
+    arguments = (
+        "simulate", "--sessions", 50, "--rounds", 20, "--seed", 3, "--policy", "cellium",
+        "--control", "cap:7",
+    )
     result = call(*arguments, "--json")
     assert result.exit_code == 0
     value = json.loads(result.stdout)
-    expected = simulate(50, 20, seed=3, policy=Policy.preset("cellium"))
-    assert value["controlled"]["success"] == expected.controlled.success
-    assert value["controlled"]["actions"] == expected.controlled.actions
-    assert value["uncontrolled"]["rounds"] == expected.uncontrolled.rounds
-    assert value["rounds_per_second"] > 0
-    assert sum(one["sessions"] for one in value["controlled"]["by_kind"].values()) == 50
+    expected = json.loads(to_json(
+        simulate(50, 20, seed=3, controls={"cap:7": Cap(7), "cellium": "cellium"}).as_json()
+    ))
+    for one in (value, expected):
+        assert one.pop("seconds") > 0
+        assert all(control.pop("rounds_per_second") > 0 for control in one["controls"].values())
+    assert value == expected
+    assert list(value["controls"]) == ["none", "cap:7", "cellium"]
 
     table = call(*arguments).stdout
-    assert f"{expected.controlled.success:.1%}" in table
-    for name in (*expected.controlled.actions, *expected.controlled.by_kind):
+    for name, control in expected["controls"].items():
         assert name in table
+        assert f"{control['figures']['success']['mean']:.1%}" in table
+        assert f"{control['figures']['rounds']['mean']:.2f}" in table
+    for state, action in expected["best_actions"].items():
+        row = next(line.split() for line in table.splitlines() if line.startswith(state))
+        assert row[2] == action
+
+
+def test_simulate_has_the_usual_controls() -> None:
+    from cellium_fast.cli.simulate import CONTROLS
+    from cellium_fast.simulate import USUAL
+
+    value = json.loads(call("simulate", "--sessions", 5, "--rounds", 3, "--json").stdout)
+    assert list(value["controls"]) == list(USUAL)
+    assert [name for name in CONTROLS.split(", ") if ":" not in name] == list(USUAL)
+    assert value["controls"]["default"]["rounds_per_second"] > 0
+
+
+def test_simulate_fits_one_screen() -> None:
+    lines = call("simulate", "--sessions", 20, "--rounds", 5).stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 160
 
 
 def test_simulate_says_the_range() -> None:
@@ -183,11 +208,45 @@ def test_simulate_says_the_range() -> None:
         assert f"{option}: wanted a number in [1, 2,147,483,647]" in result.stderr
 
 
-def test_simulate_shows_no_share_of_no_agents() -> None:
-    arguments = ("simulate", "--sessions", 1, "--rounds", 5)
-    kinds = json.loads(call(*arguments, "--json").stdout)["controlled"]["by_kind"]
-    rows = [line.split() for line in call(*arguments).stdout.splitlines()]
-    absent = [kind for kind, one in kinds.items() if not one["sessions"]]
-    assert len(absent) == 3
-    for kind in absent:
-        assert [kind, "0", "-", "-"] in rows
+@pytest.mark.parametrize("wrong", ["cup", "cap:0", "cap:", "cap:x", "cap:-3", "none:3"])
+def test_simulate_knows_its_controls(wrong: str) -> None:
+    result = call("simulate", "--control", wrong)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--control: wanted one of none, cap, cap:ROUNDS, equal_calls_stop" in result.stderr
+    assert repr(wrong) in result.stderr
+
+
+def test_simulate_with_other_reactions(tmp_path: Path) -> None:
+    from cellium_fast.simulate import Tables
+
+    shown = call("simulate", "--show-reactions")
+    assert (shown.exit_code, shown.stdout) == (0, Tables.shipped().to_toml())
+    file = tmp_path / "other.toml"
+    file.write_text(shown.stdout.replace("giving_up]", "giving_up]\nx = 1.0"))
+    result = call("simulate", "--reactions", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--reactions: " in result.stderr and "rates.giving_up.x: there is no" in result.stderr
+    file.write_text("[rates]\nright_after_rework = 1.0\nrework = 1\n")
+    arguments = ("simulate", "--sessions", 400, "--control", "none", "--json")
+    usual, other = (
+        json.loads(call(*arguments, *more).stdout)["controls"]["none"]["figures"]["success"]["mean"]
+        for more in ((), ("--reactions", file))
+    )
+    assert other > usual
+    assert "right_after_rework = 1.0\n" in call(
+        "simulate", "--show-reactions", "--reactions", file
+    ).stdout
+
+
+def test_simulate_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "figure.png"
+    arguments = ("simulate", "--sessions", 5, "--rounds", 3, "--plot", file)
+    assert call(*arguments).exit_code == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+    file.unlink()
+    monkeypatch.setitem(sys.modules, "cellium_fast.simulate.plot", None)    # not to be imported
+    result = call(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--plot: this needs matplotlib: pip install 'cellium-fast[plot]'" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ import reference_population
 from numpy.typing import NDArray
 
 import cellium_fast.simulate
-from cellium_fast import InputError
+from cellium_fast import InputError, _philox
 from cellium_fast.simulate import (
     FAILED,
     RUNNING,
@@ -106,7 +106,7 @@ def test_the_population_is_that_of_the_reference_at_length(seed: int) -> None:
     compare(seed, 5_000, 100, tomllib.loads(SHIPPED.read_text()))
 
 
-# --- random numbers --------------------------------------------------------------------------------
+# --- random numbers ------------------------------------------------------------------------------
 def test_words_are_those_of_the_agent_and_the_round() -> None:
     agents, numbers = np.array([0, 5, 2**31 + 7]), np.array([1, 9, 2**32 - 1])
     words = Words(2**63 - 1, 4, 3)(agents, numbers) / 2**32
@@ -122,7 +122,20 @@ def test_more_draws_come_behind_those_there_are() -> None:
     assert len(np.unique(many)) == many.size
 
 
-# --- environments of one's own ---------------------------------------------------------------------
+@pytest.mark.parametrize("agents", [1, 127, 128, 129, 300])
+def test_words_made_side_by_side_are_those_made_one_by_one(agents: int) -> None:
+    chance = np.random.default_rng(agents)
+    uids, numbers = chance.integers(0, 2**40, agents), chance.integers(0, 2**32, agents)
+    words = Words(SEED, 12, agents)(uids, numbers)
+    for block in range(3):
+        high = np.full(agents, reference_population.PURPOSE << 24 | block)
+        counters = np.stack([uids & 0xFFFFFFFF, uids >> 32, numbers, high], axis=1)
+        expected = np.empty((agents, 4), np.uint32)
+        _philox.random_words(counters.astype(np.uint32), SEED, expected)
+        assert (words[:, 4 * block : 4 * block + 4] == expected).all()
+
+
+# --- environments of one's own -------------------------------------------------------------------
 COUNTER = np.dtype([("state", np.int64), ("count", np.int16), ("half", np.float32)])
 
 
@@ -199,6 +212,30 @@ def test_parameters_are_changed_without_compiling() -> None:
     assert played(stepping, told)[0].agents["count"].tolist() == [8]
     assert played(other, told)[0].agents["count"].tolist() == [11]
     assert other.kernels is stepping.kernels
+
+
+def adding(step: int) -> Environment:
+    @environment(agent=COUNTER, states=["all"])
+    def play(agent: Any, action: int, random: Any, round: Any) -> int:
+        agent.count += step
+        return RUNNING
+
+    return play
+
+
+def test_the_cache_tells_functions_of_one_place_apart() -> None:
+    for step in (2, 5, 2):
+        play, _ = played(adding(step), np.zeros(1, np.uint8))
+        assert play.agents["count"].tolist() == [step]
+
+
+def test_what_no_file_holds_is_not_cached() -> None:
+    names: dict[str, Any] = {"RUNNING": RUNNING}
+    exec(
+        "def play(agent, action, random, round):\n    agent.count += 7\n    return RUNNING", names
+    )
+    env = environment(agent=COUNTER, states=["all"])(names["play"])
+    assert played(env, np.zeros(1, np.uint8))[0].agents["count"].tolist() == [7]
 
 
 @pytest.mark.parametrize(("options", "words"), [

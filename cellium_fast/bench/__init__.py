@@ -42,6 +42,12 @@ def _nopython_step(sizes: Sizes) -> Result:
     return nopython.batch_step(sizes)
 
 
+def _closed_loop(sizes: Sizes) -> Result:
+    from cellium_fast.bench import simulation  # likewise
+
+    return simulation.closed_loop(sizes)
+
+
 _ALL = (
     Measure("step", "a session's step in a batch", batch.step, target=Target(40e-9)),
     Measure(
@@ -95,6 +101,10 @@ _ALL = (
     Measure(
         "user-rule", "a rule of a user's, added to a session's step in a batch",
         user_code.rule_step, target=Target(5e-9),
+    ),
+    Measure(
+        "simulate", "rounds of simulated agents under control", _closed_loop, Unit.ROUNDS_A_SECOND,
+        baseline="of agents that nobody controls", target=Target(5e6, at_least=True),
     ),
     Measure(
         "journal-step", "a session's step in a batch, with a journal", journal.batch_step,

@@ -17,14 +17,16 @@ from cellium_fast.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from cellium_fast.simulate import (
         Control,
         ControlResult,
-        Environment,
         Estimate,
         SimulationResult,
+        Tables,
     )
 
 MOST = 2**31 - 1    # sessions, and rounds, that `simulate` takes
@@ -80,25 +82,26 @@ def simulate_command(
     if seed >= 2**63:
         refuse(f"--seed: wanted a number below 2**63, got {seed}")
     policies = {name: load_policy(name) for name in policy or ()}
+    tables = _tables(reactions)
     if show_reactions:
-        _show_reactions(reactions)
+        typer.echo(tables.to_toml(), nl=False)
         return
     controls = {**_controls(control), **policies}
-    environment = _population(reactions)
+    drawn = None if plot is None else _drawer()
 
-    from cellium_fast.simulate import simulate
+    from cellium_fast.simulate import population, simulate
 
     with whole_file("--plot", plot) as write, progress("rounds") as bar:
         task = bar.add_task("Simulating", total=None, count=0)
         result = simulate(
-            sessions, rounds, seed=seed, controls=controls, environment=environment,
+            sessions, rounds, seed=seed, controls=controls, environment=population(tables),
             round_price=round_price,
             progress=lambda what, done, total: bar.update(
                 task, description=f"Simulating: {what}", completed=done, total=total, count=done
             ),
         )
-        if write is not None:
-            write(_drawn(result))
+        if write is not None and drawn is not None:
+            write(drawn(result))
     if as_json:
         print_json(result.as_json())
     else:
@@ -122,33 +125,24 @@ def _controls(names: list[str] | None) -> dict[str, Control]:
     return chosen
 
 
-def _population(reactions: Path | None) -> Environment:
+def _tables(reactions: Path | None) -> Tables:
     from cellium_fast.errors import CelliumError
-    from cellium_fast.simulate import Tables, population
+    from cellium_fast.simulate.tables import Tables
 
     try:
-        return population(None if reactions is None else Tables.from_file(reactions))
+        return Tables.shipped() if reactions is None else Tables.from_file(reactions)
     except CelliumError as error:
         refuse(f"--reactions: {error}")
 
 
-def _drawn(result: SimulationResult) -> bytes:
+def _drawer() -> Callable[[SimulationResult], bytes]:
     try:
         from cellium_fast.simulate.plot import drawn
     except ImportError:
         refuse("--plot: this needs matplotlib: pip install 'cellium-fast[plot]'")
-    return drawn(result)
+    return drawn
 
 
-def _show_reactions(reactions: Path | None) -> None:
-    from cellium_fast.errors import CelliumError
-    from cellium_fast.simulate import Tables
-
-    try:
-        tables = Tables.shipped() if reactions is None else Tables.from_file(reactions)
-    except CelliumError as error:
-        refuse(f"--reactions: {error}")
-    typer.echo(tables.to_toml(), nl=False)
 
 
 FIGURES = (

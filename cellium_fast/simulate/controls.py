@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +16,7 @@ from cellium_fast.errors import InputError, shown
 from cellium_fast.fleet import Fleet
 from cellium_fast.policy import Policy
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
+from cellium_fast.simulate.compiled import compiled
 from cellium_fast.simulate.environment import Columns
 
 Rows = NDArray[np.int64]
@@ -41,8 +40,18 @@ class Setting:
 class Steering(Protocol):
     """A control at work on the agents of one run of the simulation.
 
-    Row i of its columns is the i-th of the agents that are still running, in their order.
+    Row i of its columns is the i-th of the agents that are still running, in their order. It is
+    used in a ``with``.
     """
+
+    def __enter__(self) -> Self:
+        """Take control."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let go."""
 
     columns: Columns
     """Where the rounds of these agents are written, before each `decide`."""
@@ -61,7 +70,7 @@ class Steering(Protocol):
 
 # Takes control of agents. It may look at their hidden states, (agents,) uint8. None but `PerState`
 # does, which shows what the others can at best come to.
-Control = Callable[[Setting, NDArray[np.uint8]], AbstractContextManager[Steering]]
+Control = Callable[[Setting, NDArray[np.uint8]], Steering]
 
 
 def new_columns(count: int) -> Columns:
@@ -82,7 +91,10 @@ class _Plain:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         """Nothing is held."""
 
     def close(self, places: Rows, success: NDArray[np.bool_]) -> None:
@@ -160,7 +172,7 @@ class _CountingCalls(_Plain):
         )
 
 
-@numba.njit(cache=True)
+@compiled
 def _count_calls(
     rows: Rows, offsets: NDArray[np.int64], signatures: NDArray[np.uint64],
     newest: NDArray[np.uint64], counts: NDArray[np.int64], most: int, action: int,

@@ -9,7 +9,7 @@ made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +54,10 @@ class Counterfactuals:
         self._environment, self._setting = environment, setting
         self._price = round_price
         shape = (len(environment.states), len(Action))
-        self._effects = Effects(
-            *(np.zeros(shape, np.int64) for _ in range(5)), np.zeros(shape),
-            np.zeros(shape, np.int64),
-        )
+        self._effects = Effects(**{      # type: ignore[arg-type]
+            part.name: np.zeros(shape, np.float64 if part.name == "worth" else np.int64)
+            for part in fields(Effects)
+        })
         self._waiting: list[tuple[NDArray[np.void], NDArray[np.int64], int, NDArray[np.uint8]]] = []
         self._size = 0
 

@@ -40,7 +40,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cellium_fast.compiled_code import digest_of
 from cellium_fast.errors import InputError, shown
+from cellium_fast.simulate.compiled import OPTIONS, compiled
 
 # What `play` returns: how things stand after the round.
 RUNNING = 0
@@ -108,10 +110,9 @@ class Environment:
     @cached_property
     def kernels(self) -> Kernels:
         """The loops over agents, compiled for this environment when they first run."""
-        play, begin = _compiled(self.play), _compiled(self.begin)
         return Kernels(
-            begin=_loop_of(_begin_agents, self.begin, _begin=begin),
-            play=_loop_of(_play_rounds, self.play, _play=play),
+            begin=_loop_of(_begin_agents, self.begin, "_begin"),
+            play=_loop_of(_play_rounds, self.play, "_play"),
         )
 
 
@@ -192,35 +193,23 @@ def _nothing(agent: Any, random: Any, *parameters: Any) -> None:
 
 
 # --- compilation ---------------------------------------------------------------------------------
-OPTIONS = {"error_model": "numpy", "nogil": True}
-
-
-def _compiled(function: Function) -> Any:
-    """The function for other compiled ones to call; under NUMBA_DISABLE_JIT the function itself."""
-    return numba.njit(**OPTIONS)(function)
-
-
-def _loop_of(loop: Function, of: Function, **called: Any) -> Function:
-    """A loop over functions, compiled and cached beside the file of one of them.
+def _loop_of(loop: Function, of: Function, name: str) -> Function:
+    """A loop that calls a function by this name, compiled and cached beside that function's file.
 
     Numba's cache goes by the code of a function and the age of its file. So the loop becomes a
-    function of that file, which calls the others as globals, and its name tells versions of the
-    loop apart.
+    function of that file, which calls the other as a global, and a digest of it is in its name.
     """
-    code, place = loop.__code__, of.__code__
-    version = zlib.crc32(marshal.dumps(code))
-    name = f"{of.__name__}_{loop.__name__.strip('_')}_{version:08x}"
-    moved = code.replace(
-        co_filename=place.co_filename, co_firstlineno=place.co_firstlineno,
-        co_name=name, co_qualname=name,
+    place = of.__code__
+    code = loop.__code__.replace(
+        co_filename=place.co_filename, co_firstlineno=place.co_firstlineno
     )
-    function = types.FunctionType(moved, {**loop.__globals__, **called}, name)
+    called = numba.njit(**OPTIONS)(of)
+    function = types.FunctionType(code, {**loop.__globals__, name: called})
     if numba.config.DISABLE_JIT:
         return _on_plain_records(function)
-    try:
-        return numba.njit(cache=True, **OPTIONS)(function)      # type: ignore[no-any-return]
-    except RuntimeError:        # no place to keep a cache
-        return numba.njit(**OPTIONS)(function)                  # type: ignore[no-any-return]
+    version = zlib.crc32(marshal.dumps(code) + digest_of(function).encode())
+    function.__name__ = function.__qualname__ = f"{of.__name__}{loop.__name__}_{version:08x}"
+    return compiled(function)
 
 
 class _PlainRecord:

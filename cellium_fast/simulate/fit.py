@@ -167,17 +167,16 @@ class Observed:
 def shown_by(batch: RoundBatch) -> list[Shown]:
     """What each round of a run shows, see the module."""
     offsets = call_offsets(batch)
-    shown, before = [], None
+    shown: list[Shown] = []
+    before = None
     for start, end in pairwise(offsets):
         if start == end:
             shown.append(Shown.TALK)
             continue
-        calls, results, tools = (
-            column[start:end].tolist()
-            for column in (batch.call_signature, batch.call_result, batch.call_tool)    # type: ignore[index]
+        flags, *now = (
+            getattr(batch, name)[start:end]
+            for name in ("call_flags", "call_signature", "call_result", "call_tool")
         )
-        flags = batch.call_flags[start:end]     # type: ignore[index]
-        now = (calls, results, tools)
         if (flags & _records.CALL_ERROR).all():
             shown.append(Shown.FAILING)
         else:
@@ -187,11 +186,11 @@ def shown_by(batch: RoundBatch) -> list[Shown]:
 
 
 def _beside(
-    before: tuple[list[int], ...] | None, now: tuple[list[int], ...], says_something: bool
+    before: list[NDArray[np.uint64]] | None, now: list[NDArray[np.uint64]], says_something: bool
 ) -> Shown:
     if before is None:
         return Shown.SOUND
-    calls, results, tools = (one == other for one, other in zip(before, now, strict=True))
+    calls, results, tools = map(np.array_equal, before, now)
     if calls:
         return Shown.LOOPING_SAME if results else Shown.POLLING
     return Shown.LOOPING_CHANGING if results and tools and says_something else Shown.SOUND
@@ -277,7 +276,7 @@ def goals_of(observed: Observed) -> list[int]:
     """The values below which 5, 15, ... 95 % of the goals lie, at least 1."""
     places = (np.arange(GOALS) + 0.5) / GOALS
     values: NDArray[np.float64] = np.quantile(observed.goals, places)
-    return np.maximum(np.round(values), 1).astype(int).tolist()
+    return [max(round(value), 1) for value in values.tolist()]
 
 
 def tokens_of(observed: Observed, enough: int = 50) -> float:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast import _philox
 from cellium_fast.action import Action
+from cellium_fast.simulate.compiled import compiled
 from cellium_fast.simulate.controls import Control, Setting
 from cellium_fast.simulate.environment import (
     FAILED,
@@ -79,33 +79,15 @@ class Words:
 
     def __init__(self, seed: int, draws: int, agents: int) -> None:
         self._seed = seed
-        self._blocks = -(-draws // WORDS)
-        self._counters = np.zeros((agents * self._blocks, WORDS), np.uint32)
-        self._words = np.zeros((agents * self._blocks, WORDS), np.uint32)
+        self._words = np.zeros((agents, -(-draws // WORDS) * WORDS), np.uint32)
 
     def __call__(
         self, agents: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> NDArray[np.uint32]:
         """(agents, draws or more) words of these agents in their rounds; 0: before the first."""
-        count = len(agents) * self._blocks
-        counters, words = self._counters[:count], self._words[:count]
-        _count(agents, numbers, self._blocks, counters)
-        _philox.random_words(counters, self._seed, words)
-        return words.reshape(len(agents), self._blocks * WORDS)
-
-
-@numba.njit(cache=True)
-def _count(
-    agents: NDArray[np.int64], numbers: NDArray[np.int64], blocks: int,
-    counters: NDArray[np.uint32],
-) -> None:
-    for k in range(len(agents)):
-        for block in range(blocks):
-            counter = counters[k * blocks + block]
-            counter[0] = agents[k] & 0xFFFFFFFF
-            counter[1] = agents[k] >> 32
-            counter[2] = numbers[k]
-            counter[3] = block | PURPOSE << 24
+        words = self._words[: len(agents)]
+        _philox.words_of_agents(agents, numbers, self._seed, PURPOSE, words)
+        return words
 
 
 class Play:
@@ -251,7 +233,7 @@ class Stopwatch:
         return self._seconds
 
 
-@numba.njit(cache=True)
+@compiled
 def _part(
     states: NDArray[np.uint8], rows: NDArray[np.int64], actions: NDArray[np.uint8],
     ended: NDArray[np.uint8], number: int, last: bool, end: NDArray[np.uint8],

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from cellium_fast.simulate.compiled import compiled
 from cellium_fast.simulate.environment import FAILED, RUNNING, SUCCEEDED, Environment, environment
 from cellium_fast.simulate.tables import GOALS, STATES, Tables
 
@@ -46,13 +46,13 @@ def begin(agent: Any, random: Any, table: Any) -> None:
     agent.tokens = table.tokens_at_start
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def of_quarter(number: float) -> float:
     """Where in its quarter of [0, 1) a number is, as a number in [0, 1)."""
     return 4 * number - int(4 * number)
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def react(agent: Any, action: int, random: Any, table: Any) -> None:
     """What the agent was told takes effect; by itself, a trouble may end or begin."""
     state = agent.state
@@ -78,7 +78,7 @@ def react(agent: Any, action: int, random: Any, table: Any) -> None:
         agent.looks = int(8 * random[3])
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def work(agent: Any, random: Any, round: Any, table: Any) -> int:
     """A round of an agent that works, at its pace."""
     profile = agent.profile
@@ -110,7 +110,7 @@ def work(agent: Any, random: Any, round: Any, table: Any) -> int:
     return RUNNING
 
 
-@numba.njit(error_model="numpy")
+@compiled
 def struggle(agent: Any, random: Any, round: Any) -> None:
     """A round of an agent that gets nowhere: how its trouble shows."""
     state = agent.state

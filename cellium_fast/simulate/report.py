@@ -184,7 +184,8 @@ class SimulationResult:
 
 def worth_of(runs: Runs, round_price: float) -> NDArray[np.float64]:
     """(agents,): success, 1 or 0, minus the price of the rounds."""
-    return (runs.end == End.SUCCEEDED) - round_price * runs.rounds
+    worth: NDArray[np.float64] = (runs.end == End.SUCCEEDED) - round_price * runs.rounds
+    return worth
 
 
 def figures_of(runs: Runs, round_price: float, minus: Runs | None = None) -> Figures:
@@ -239,11 +240,11 @@ def result_of(
 
 
 def _effect(effects: Effects, place: Any) -> Effect:
-    count, *others = (
+    count, helped, hurt, rescued, spoiled = (
         int(part[place].sum()) for part in
         (effects.count, effects.helped, effects.hurt, effects.rescued, effects.spoiled)
     )
     worth, rounds = (
         float(part[place].sum()) / max(count, 1) for part in (effects.worth, effects.rounds)
     )
-    return Effect(count, *others, worth, rounds)
+    return Effect(count, helped, hurt, rescued, spoiled, worth, rounds)

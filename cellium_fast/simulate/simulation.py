@@ -177,13 +177,14 @@ def _chosen(controls: Mapping[str, Control | Policy | str] | None) -> dict[str, 
         if not isinstance(name, str):
             raise InputError(f"controls: wanted controls by name, got {shown(name)}")
         if isinstance(control, Policy | str):
-            control = UnderPolicy(arguments.given_policy(control))
-        if not callable(control):
+            chosen[name] = UnderPolicy(arguments.given_policy(control))
+        elif callable(control):
+            chosen[name] = control
+        else:
             raise InputError(
                 f"controls: {name}: wanted a Policy, a preset's name or a control, got "
                 f"{shown(control)}"
             )
-        chosen[name] = control
     return chosen
 
 
