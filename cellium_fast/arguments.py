@@ -214,6 +214,7 @@ def outcomes(success: ArrayLike | None, count: int) -> NDArray[np.int8]:
             f"success: wanted bool, or int8 with -1 for not told, one or ({count},) of them, got "
             f"{given.dtype} {given.shape}"
         )
-    given = np.broadcast_to(given, (count,))
+    if given.shape != (count,):
+        given = np.broadcast_to(given, (count,))
     checks.every("success", (given >= -1) & (given <= 1), given, "1, 0, or -1 for not told")
     return given.astype(np.int8)

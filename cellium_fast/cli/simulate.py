@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from cellium_fast.policy import Policy
     from cellium_fast.simulate import (
         Control,
         ControlResult,
@@ -86,7 +87,7 @@ def simulate_command(
     if show_reactions:
         typer.echo(tables.to_toml(), nl=False)
         return
-    controls = {**_controls(control), **policies}
+    controls: dict[str, Control | Policy | str] = {**_controls(control), **policies}
     drawn = None if plot is None else _drawer()
 
     from cellium_fast.simulate import population, simulate

@@ -246,7 +246,10 @@ class _Steered:
 
     def __enter__(self) -> Self:
         self._block.__enter__()
-        self._take_columns()
+        # When sessions close, rows move within the same memory, which need not be looked up again.
+        rounds = self._block.rounds
+        self.columns = Columns(*(getattr(rounds, name) for name in Columns._fields))
+        self._all_actions = self.actions = self._block.decisions.action
         # Not by the fleet's method: the block has the fleet's turn.
         pool = self._fleet._memory.pools[0]
         self._learned = pool["alpha"], pool["beta"]
@@ -258,17 +261,12 @@ class _Steered:
     ) -> None:
         self._block.__exit__(kind, error, traceback)
 
-    def _take_columns(self) -> None:
-        rounds = self._block.rounds
-        self.columns = Columns(*(getattr(rounds, name) for name in Columns._fields))
-        self.actions = self._block.decisions.action
-
     def decide(self, rows: Rows, number: int) -> None:
         self._block.step()
 
     def close(self, places: Rows, success: NDArray[np.bool_]) -> None:
         self._block.close(places, success)
-        self._take_columns()
+        self.actions = self._all_actions[: len(self._block)]
 
     def posterior(self) -> NDArray[np.float64]:
         return np.array(self._learned).T
