@@ -25,8 +25,9 @@ class Estimate:
 
     Examples
     --------
-    >>> Estimate.of([1.0, 0.0, 1.0, 0.0])
-    Estimate(mean=0.5, low=-0.065..., high=1.065...)
+    >>> estimate = Estimate.of([1.0, 0.0, 1.0, 1.0])
+    >>> estimate.mean, round(estimate.low, 2), round(estimate.high, 2)
+    (0.75, 0.26, 1.24)
     """
 
     mean: float

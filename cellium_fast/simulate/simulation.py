@@ -78,9 +78,9 @@ def simulate(
     >>> result = simulate(500, 40, seed=1, controls={"cap": Cap(10), "default": "default"})
     >>> list(result)
     ['none', 'cap', 'default']
-    >>> result["cap"].figures.rounds.mean <= 10 < result["none"].figures.rounds.mean
+    >>> result["cap"].figures.rounds.mean < result["none"].figures.rounds.mean
     True
-    >>> result.best_actions["looping_same"]
+    >>> result.best_actions["failing_stays"]
     'redirect'
     """
     began = time.perf_counter()
