@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _records, arguments, checks
+from cellium_fast import _choice, _records, arguments, checks
 from cellium_fast.errors import SessionError
 from cellium_fast.names import Names
 from cellium_fast.persistence import Persistence
@@ -102,8 +102,10 @@ class Looking(Persistence):
         row = arguments.row_of("pool", pool, self._pools)
         known = self._lock.run(self._choices_known, row)
         return {
-            name: PolicyChoice.of(record)
-            for name, record in zip(self._policies, known, strict=True)
+            name: PolicyChoice(*shapes, int(record["opened"]), int(record["learned"]))
+            for name, shapes, record in zip(
+                self._policies, _choice.shapes(known), known, strict=True
+            )
         }
 
     def _choices_known(self, row: int) -> NDArray[Any]:

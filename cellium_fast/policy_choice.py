@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
-
-OUTCOME_ONE = 2**31     # units of an outcome of 1, as records keep it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +33,3 @@ class PolicyChoice:
         0.75
         """
         return self.alpha / (self.alpha + self.beta)
-
-    @classmethod
-    def of(cls, record: Any) -> Self:
-        """From a record `_records.CHOICE`."""
-        opened, learned, won = (int(record[name]) for name in ("opened", "learned", "won"))
-        return cls(
-            1 + won / OUTCOME_ONE, 1 + (learned * OUTCOME_ONE - won) / OUTCOME_ONE, opened, learned
-        )

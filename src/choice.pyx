@@ -72,6 +72,13 @@ cdef void take_highest(Draws* draws, uint64_t key, uint64_t first, uint16_t* out
     draws.count = 0
 
 
+def shapes(choices):
+    """alpha and beta of each policy's posterior, from records CHOICE: a list of pairs."""
+    cdef size_t address = address_of(choices)
+    cdef const Choice* known = <const Choice*> address
+    return [(choice.alpha_of(&known[i]), choice.beta_of(&known[i])) for i in range(len(choices))]
+
+
 cdef int note_rewards_rows(
     const Batch* batch, Py_ssize_t start, Py_ssize_t stop
 ) noexcept nogil:

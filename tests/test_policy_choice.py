@@ -15,13 +15,16 @@ from reference_choice import Choices
 from cellium_fast import (
     Fleet,
     InputError,
+    Policy,
     PolicyChoice,
     Posterior,
     Round,
     RoundBatch,
     SessionError,
     UnknownNameError,
+    UserCodeError,
     _choice,
+    reward,
 )
 from cellium_fast.arguments import MAX_CHOICES
 
@@ -59,8 +62,8 @@ class Both:
 
     def step(self, ids: list[int], rewarded: list[float]) -> None:
         self.fleet.step(ids, rewards(*rewarded))
-        for one, reward in zip(ids, rewarded, strict=True):
-            self.known.reward(one, reward)
+        for one, share in zip(ids, rewarded, strict=True):
+            self.known.reward(one, share)
 
     def close(self, ids: list[int], told: list[bool | None]) -> None:
         self.fleet.close(ids, np.array([-1 if one is None else one for one in told], np.int8))
@@ -177,8 +180,8 @@ def gained(fleet: Fleet, name: str) -> tuple[float, float]:
 def test_what_nobody_tells_is_the_mean_reward() -> None:
     fleet = Fleet()
     with fleet.session(policy="auto") as session:
-        for reward in (0.25, 0.5, 1.0, 0.25):
-            session.step(Round(reward=reward))
+        for share in (0.25, 0.5, 1.0, 0.25):
+            session.step(Round(reward=share))
     assert gained(fleet, "default") == (0.5, 0.5)
     one, other = fleet.open(2, policy="auto").tolist()
     fleet.step([one, other], rewards(0.0, 1.0))
@@ -189,9 +192,9 @@ def test_what_nobody_tells_is_the_mean_reward() -> None:
 
 def test_what_is_told_counts_instead_of_rewards() -> None:
     fleet = Fleet()
-    for told, reward in ((True, 0.0), (False, 1.0), (False, 1.0)):
+    for told, share in ((True, 0.0), (False, 1.0), (False, 1.0)):
         session = fleet.session(policy="auto")
-        session.step(Round(reward=reward))
+        session.step(Round(reward=share))
         session.close(told)
     fleet.close(fleet.open(1, policy="auto"), True)     # also without a round
     assert gained(fleet, "default") == (2, 2)
@@ -270,6 +273,41 @@ def test_a_handle_has_the_policy_that_was_chosen() -> None:
     session.close()
     with pytest.raises(SessionError, match="closed"):
         session.policy  # noqa: B018
+
+
+def half_the_first(features: Any, outcome: Any) -> float:
+    if features.round > 2:
+        raise ValueError("only two rounds")
+    return 0.5 * features.round
+
+
+def test_rewards_of_users_count_and_failed_steps_do_not() -> None:
+    fleet = Fleet(policies={"own": Policy(user_reward=reward(half_the_first))})
+    ids = fleet.open(2, policy="auto")
+    session = fleet.session(policy="auto")
+    for _ in range(2):
+        fleet.step(ids, [Round()] * 2)
+        session.step(Round())
+    before = fleet._memory.base.trials.tobytes()
+    for step in (lambda: fleet.step(ids, [Round()] * 2), lambda: session.step(Round())):
+        with pytest.raises(UserCodeError, match="only two rounds"):
+            step()
+        assert fleet._memory.base.trials.tobytes() == before
+    fleet.close(ids)
+    session.close()
+    assert gained(fleet, "own") == (2.25, 0.75)
+
+
+def test_rounds_of_a_block_count() -> None:
+    fleet = Fleet()
+    ids = fleet.open(3, policy="auto")
+    with fleet.block(ids, given=["reward"]) as block:
+        for share in (0.25, 0.75):
+            block.rounds.reward[:] = share
+            block.step()
+        block.close([1], True)
+    fleet.close(ids[[0, 2]])
+    assert gained(fleet, "default") == (2, 1)
 
 
 # --- what it does not depend on -------------------------------------------------------------------
