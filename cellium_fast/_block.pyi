@@ -5,7 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cellium_fast._memory import SlotTable
-from cellium_fast._records import Batch
+from cellium_fast._records import Batch, UserFailure
 from cellium_fast._spans import Stage, Turn
 
 WRONG_COLUMNS: Final[dict[int, str]]
@@ -34,11 +34,14 @@ class BlockBase:
         checked_offsets: NDArray[np.int64] | None,
         call_capacity: int,
         moved: tuple[NDArray[Any], ...],
+        kept: NDArray[np.void] | None,
     ) -> None: ...
     @property
     def address(self) -> int: ...
     @property
     def is_open(self) -> bool: ...
+    @property
+    def failure(self) -> UserFailure | None: ...
     @property
     def wrong_at(self) -> int: ...
     def __len__(self) -> int: ...

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cellium_fast import _block, arguments, checks, pipeline
+from cellium_fast import _block, _records, arguments, checks, pipeline, user_calls
 from cellium_fast.decision import COLUMNS
 from cellium_fast.errors import BlockError, InputError, SessionError
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS, WANTED
@@ -155,10 +155,13 @@ class Block(_block.BlockBase):
         read = rounds if checked is None else {**rounds, "call_offsets": checked}
         batch = memory.batch(slots, read)
         batch.set_output(**decisions)
-        scratch = pipeline.scratch(min(pipeline.CHUNK, len(slots)))
+        scratch = pipeline.scratch(batch, min(pipeline.CHUNK, len(slots)))
+        fallible = self._fleet._is_fallible(self._fleet._setting_rows(slots))
         self.set_up(
-            memory=memory, batch=batch.with_scratch(*scratch, self._fleet._increments),
+            memory=memory,
+            batch=batch.with_scratch(**scratch, increments=self._fleet._increments),
             stages=pipeline.STAGES, size=len(slots), chunk=pipeline.CHUNK,
+            kept=np.empty(len(slots), _records.SESSION) if fallible else None,
             offsets=offsets, checked_offsets=checked, call_capacity=len(slots) * self._calls,
             moved=(
                 slots, ids, uids, *(rounds[name] for name in ROUND_COLUMNS if name in rounds),
@@ -206,6 +209,9 @@ class Block(_block.BlockBase):
         ------
         InputError
             There are no such rows, or a column makes no sense; nothing was stepped.
+        UserCodeError
+            A rule, reward or bias of a user failed; nothing was stepped, but the decisions of
+            these rows are overwritten.
         BlockError
             The block is not open, or another thread is stepping it.
         """
@@ -218,7 +224,7 @@ class Block(_block.BlockBase):
 
         Raises
         ------
-        InputError, BlockError
+        InputError, UserCodeError, BlockError
             As `step`.
         """
         if code == 0:
@@ -229,6 +235,9 @@ class Block(_block.BlockBase):
             raise BlockError("another thread is stepping this block; one at a time can")
         if code == _block.WRONG_ROWS:
             raise InputError(f"start, stop: wanted rows in order from 0 to {len(self)}")
+        failure = self.failure
+        if code > 0 and failure is not None:
+            raise user_calls.error_of(self._fleet._settings[failure.policy].policy, failure)
         column = _block.WRONG_COLUMNS.get(code)
         if column is None:
             raise InputError(f"code: wanted one that a step returned, got {code}")

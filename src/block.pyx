@@ -10,11 +10,12 @@ from cpython.pythread cimport (
     PyThread_release_lock,
 )
 from libc.stdint cimport int8_t, int64_t, uint64_t
-from libc.string cimport memmove
-from records cimport ARMS, EVENT_COMPACTION, Batch
+from libc.string cimport memmove, memset
+from records cimport ARMS, EVENT_COMPACTION, Batch, Increment, Session
 from cellium_fast._memory cimport SlotTable, note_uses
 from cellium_fast._records cimport Batch as BatchObject
 from cellium_fast._spans cimport functions_of, run_stages
+from step cimport keep_sessions, put_back_sessions
 cimport columns
 cimport learning
 
@@ -42,6 +43,7 @@ cdef int step_block(uint64_t address, int64_t start, int64_t stop) noexcept nogi
         return BLOCK_NOT_OPEN
     if not PyThread_acquire_lock(block.busy, NOWAIT_LOCK):
         return BLOCK_BUSY
+    block.batch.user_failure.row = -1
     failure = what_is_wrong(block, start, stop)
     if failure == 0:
         failure = step_rows(block, start, stop)
@@ -50,7 +52,17 @@ cdef int step_block(uint64_t address, int64_t start, int64_t stop) noexcept nogi
 
 
 cdef int step_rows(BlockState* block, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
-    cdef int failure = run_stages(&block.stages, &block.batch, start, stop, block.chunk)
+    cdef Batch part
+    cdef int failure
+    if block.kept != NULL:
+        part = block.batch
+        part.slots += start
+        keep_sessions(&part, stop - start, block.kept)
+    failure = run_stages(&block.stages, &block.batch, start, stop, block.chunk)
+    if failure != 0 and block.kept != NULL:
+        put_back_sessions(&part, stop - start, block.kept)
+        memset(block.batch.increments, 0, block.pools * ARMS * sizeof(Increment))
+        return failure
     learn_in_pools(block, start, stop)
     if block.uses != NULL:
         note_uses(block.uses, block.use_of_slots, block.batch.slots + start, stop - start)
@@ -174,22 +186,24 @@ cdef class BlockBase:
     def set_up(
         self, *, SlotTable memory not None, BatchObject batch not None, tuple stages not None,
         Py_ssize_t size, Py_ssize_t chunk, offsets, checked_offsets, int64_t call_capacity,
-        tuple moved not None,
+        tuple moved not None, kept,
     ):
         """What the block steps: a batch with scratch memory and increments, in these stages.
 
         `offsets` and `checked_offsets`, (size + 1,) int64, or None for rounds without calls, are
         what the user tells and what the batch reads. `moved` are the arrays with a row for each
-        session, the slots among them.
+        session, the slots among them. `kept` has room for the records of as many sessions, if
+        functions of users may fail; else it is None.
         """
         cdef size_t told = address_of(offsets) if offsets is not None else 0
         cdef size_t read = address_of(checked_offsets) if offsets is not None else 0
+        cdef size_t records = address_of(kept) if kept is not None else 0
         self.state.stages = functions_of(stages)
         if self.state.stages.count == 0:
             raise TypeError("a block can only be stepped in stages that are C functions")
         self.batch = batch
         self.memory = memory
-        self.kept = (offsets, checked_offsets)
+        self.kept = (offsets, checked_offsets, kept)
         self.moved = moved
         self.state.batch = batch.batch
         self.state.size = size
@@ -198,6 +212,7 @@ cdef class BlockBase:
         self.state.offsets = <const int64_t*> told
         self.state.checked_offsets = <int64_t*> read
         self.state.call_capacity = call_capacity
+        self.state.kept = <Session*> records
         self.state.use_of_slots = memory.use_of_slots
         self.state.uses = &memory.calls if memory.use_of_slots != NULL else NULL
 
@@ -210,6 +225,11 @@ cdef class BlockBase:
     def is_open(self):
         """Whether the block was entered and not left yet."""
         return self.state.mark == OPEN_MARK
+
+    @property
+    def failure(self):
+        """What failed of users' functions in the newest step, as `_records.UserFailure`; or None."""
+        return self.batch.failure
 
     @property
     def wrong_at(self):

@@ -2,10 +2,10 @@
 
 from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int64_t, uint64_t
-from records cimport Batch
+from records cimport Batch, Session
 from cellium_fast._spans cimport Stages
 
-# Why a block was not stepped. What stages return is above 0.
+# Why a block was not stepped. Above 0: a function of a user's failed, as stages return it.
 cdef enum:
     BLOCK_NOT_OPEN = -1     # or no block at all
     BLOCK_BUSY = -2         # another thread steps it
@@ -28,6 +28,7 @@ ctypedef struct BlockState:
     const int64_t* offsets      # as they are told; NULL: no calls
     int64_t* checked_offsets    # copies, which the batch reads
     int64_t call_capacity
+    Session* kept               # room for the records, if functions of users may fail; or NULL
     uint64_t* uses              # where a fleet of limited size counts uses, or NULL
     uint64_t* use_of_slots
     PyThread_type_lock busy
