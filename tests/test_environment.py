@@ -28,7 +28,7 @@ from cellium_fast.simulate import (
     population,
 )
 from cellium_fast.simulate.controls import new_columns
-from cellium_fast.simulate.environment import Columns
+from cellium_fast.simulate.environments import Columns
 from cellium_fast.simulate.loop import Play, Words
 
 SHIPPED = Path(cellium_fast.simulate.__file__).with_name("population.toml")

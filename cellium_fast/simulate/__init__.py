@@ -15,14 +15,14 @@ from cellium_fast.simulate.controls import (
     PerState,
     UnderPolicy,
 )
-from cellium_fast.simulate.environment import (
+from cellium_fast.simulate.environments import (
     FAILED,
     RUNNING,
     SUCCEEDED,
     Environment,
     environment,
 )
-from cellium_fast.simulate.population import population
+from cellium_fast.simulate.populations import population
 from cellium_fast.simulate.report import (
     ControlResult,
     Effect,

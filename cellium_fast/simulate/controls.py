@@ -17,7 +17,7 @@ from cellium_fast.fleet import Fleet
 from cellium_fast.policy import Policy
 from cellium_fast.rounds import CALL_COLUMNS, ROUND_COLUMNS
 from cellium_fast.simulate.compiled import compiled
-from cellium_fast.simulate.environment import Columns
+from cellium_fast.simulate.environments import Columns
 
 Rows = NDArray[np.int64]
 Actions = NDArray[np.uint8]

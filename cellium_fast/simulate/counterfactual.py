@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cellium_fast.action import Action
 from cellium_fast.simulate.controls import Setting, new_columns
-from cellium_fast.simulate.environment import RUNNING, SUCCEEDED, Environment
+from cellium_fast.simulate.environments import RUNNING, SUCCEEDED, Environment
 from cellium_fast.simulate.loop import Play
 
 AT_ONCE = 100_000       # interventions that are followed up together

@@ -17,7 +17,7 @@ from cellium_fast import _philox
 from cellium_fast.action import Action
 from cellium_fast.simulate.compiled import compiled
 from cellium_fast.simulate.controls import Control, Setting
-from cellium_fast.simulate.environment import (
+from cellium_fast.simulate.environments import (
     FAILED,
     ROUND,
     RUNNING,
@@ -27,6 +27,7 @@ from cellium_fast.simulate.environment import (
 )
 
 OnRound = Callable[[int, int], None]
+Clock = Callable[[], int]
 Watch = Callable[["Play", NDArray[np.int64], int, NDArray[np.uint8]], None]
 
 PURPOSE = 127       # of the Philox counter: what simulated agents draw, see ARCHITECTURE.md
@@ -61,8 +62,8 @@ class Runs:
     posterior
         (rounds + 1, 5, 2) float64: alpha and beta of each action before the first round and after
         each; None: the control learns nothing.
-    seconds
-        What it took.
+    seconds, opening
+        What it took; of that, opening and closing sessions.
     """
 
     end: NDArray[np.uint8]
@@ -72,6 +73,7 @@ class Runs:
     running: NDArray[np.int64]
     posterior: NDArray[np.float64] | None
     seconds: float
+    opening: float
 
 
 class Words:
@@ -135,20 +137,24 @@ class Play:
 def run(
     environment: Environment, control: Control, setting: Setting,
     watch: Watch | None = None, on_round: OnRound | None = None,
-    identities: NDArray[np.int64] | None = None,
+    identities: NDArray[np.int64] | None = None, clock: Clock = time.perf_counter_ns,
 ) -> Runs:
     """All agents through all their rounds under one control.
 
     `watch` is shown every decision before it takes effect; its time is not counted. With
-    `identities`, (agents,), the agents are these of a larger population.
+    `identities`, (agents,), the agents are these of a larger population. The `clock` says
+    nanoseconds.
     """
-    clock = Stopwatch()
+    whole, opening = Stopwatch(clock), Stopwatch(clock)
+    whole.go_on()
     count, most = setting.agents, setting.rounds
     play = Play(environment, setting.seed, count)
     ending = Ending(count, most)
     play.begin(ending.rows if identities is None else identities)
     learned = []
+    opening.go_on()
     with control(setting, play.agents["state"]) as steering:
+        opening.stop()
         learned.append(steering.posterior())
         for number in range(1, most + 1):
             rows = ending.begin_round(number)
@@ -158,17 +164,19 @@ def run(
             )
             steering.decide(rows, number)
             if watch is not None and number < most:
-                clock.stop()
+                whole.stop()
                 watch(play, rows, number, steering.actions)
-                clock.go_on()
+                whole.go_on()
             places, success = ending.end_round(play, steering.actions, number)
             if len(places):
+                opening.go_on()
                 steering.close(places, success)
+                opening.stop()
             learned.append(steering.posterior())
             if on_round is not None:
-                clock.stop()
+                whole.stop()
                 on_round(number, len(ending.rows))
-                clock.go_on()
+                whole.go_on()
             if not len(ending.rows):
                 break
     learned += learned[-1:] * (most + 1 - len(learned))
@@ -176,7 +184,7 @@ def run(
         end=ending.end, rounds=ending.rounds, tokens=play.tokens, told=play.told,
         running=ending.running,
         posterior=None if learned[0] is None else np.stack(learned),    # type: ignore[arg-type]
-        seconds=clock.stop(),
+        seconds=whole.stop(), opening=opening.seconds,
     )
 
 
@@ -217,20 +225,25 @@ class Ending:
 
 
 class Stopwatch:
-    """Adds up the time that passes while it goes, from now on."""
+    """Adds up the time that passes between `go_on` and `stop`."""
 
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self.go_on()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._passed = self._began = 0
 
     def go_on(self) -> None:
         """Measure from now on."""
-        self._began = time.perf_counter()
+        self._began = self._clock()
 
     def stop(self) -> float:
         """Stop, and return the seconds so far."""
-        self._seconds += time.perf_counter() - self._began
-        return self._seconds
+        self._passed += self._clock() - self._began
+        return self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """All that passed before the last stop."""
+        return self._passed / 1e9
 
 
 @compiled

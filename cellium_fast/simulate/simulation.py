@@ -16,9 +16,9 @@ from cellium_fast.errors import InputError, shown
 from cellium_fast.policy import Policy
 from cellium_fast.simulate.controls import USUAL, Alone, Control, PerState, Setting, UnderPolicy
 from cellium_fast.simulate.counterfactual import Counterfactuals
-from cellium_fast.simulate.environment import Environment
+from cellium_fast.simulate.environments import Environment
 from cellium_fast.simulate.loop import Runs, run
-from cellium_fast.simulate.population import population
+from cellium_fast.simulate.populations import population
 from cellium_fast.simulate.report import SimulationResult, figures_of, result_of, worth_of
 
 Progress = Callable[[str, int, int], None]

@@ -111,8 +111,8 @@ class Environment:
     def kernels(self) -> Kernels:
         """The loops over agents, compiled for this environment when they first run."""
         return Kernels(
-            begin=_loop_of(_begin_agents, self.begin, "_begin"),
-            play=_loop_of(_play_rounds, self.play, "_play"),
+            begin=_loop_of(_begin_agents, self.begin, self.draws),
+            play=_loop_of(_play_rounds, self.play, self.draws),
         )
 
 
@@ -193,8 +193,8 @@ def _nothing(agent: Any, random: Any, *parameters: Any) -> None:
 
 
 # --- compilation ---------------------------------------------------------------------------------
-def _loop_of(loop: Function, of: Function, name: str) -> Function:
-    """A loop that calls a function by this name, compiled and cached beside that function's file.
+def _loop_of(loop: Function, of: Function, draws: int) -> Function:
+    """A loop that calls a function, compiled for it, and cached beside its file.
 
     Numba's cache goes by the code of a function and the age of its file. So the loop becomes a
     function of that file, which calls the other as a global, and a digest of it is in its name.
@@ -204,7 +204,7 @@ def _loop_of(loop: Function, of: Function, name: str) -> Function:
         co_filename=place.co_filename, co_firstlineno=place.co_firstlineno
     )
     called = numba.njit(**OPTIONS)(of)
-    function = types.FunctionType(code, {**loop.__globals__, name: called})
+    function = types.FunctionType(code, {**loop.__globals__, "_call": called, "_DRAWS": draws})
     if numba.config.DISABLE_JIT:
         return _on_plain_records(function)
     version = zlib.crc32(marshal.dumps(code) + digest_of(function).encode())
@@ -253,9 +253,9 @@ def _on_plain_records(loop: Function) -> Function:
     return run
 
 
-# --- the loops; `_loop_of` puts in the functions of an environment -------------------------------
-_begin: Any = None
-_play: Any = None
+# --- the loops; `_loop_of` puts in the function that they call, and how many numbers it gets -----
+_call: Any = None
+_DRAWS = 0
 WORD = 2.0**-32
 
 
@@ -275,9 +275,9 @@ class Columns(NamedTuple):
 def _begin_agents(agents: Any, words: Any, luck: Any, parameters: Any) -> None:
     """Fill in agents before their first round."""
     for i in range(len(agents)):
-        for j in range(len(luck)):
+        for j in range(_DRAWS):
             luck[j] = words[i, j] * WORD
-        _begin(agents[i], luck, *parameters)
+        _call(agents[i], luck, *parameters)
 
 
 def _play_rounds(
@@ -290,7 +290,7 @@ def _play_rounds(
     for k in range(len(rows)):
         row = rows[k]
         agent = agents[row]
-        for j in range(len(luck)):
+        for j in range(_DRAWS):
             luck[j] = words[k, j] * WORD
         round = scratch[0]
         round.calls = 0
@@ -302,7 +302,7 @@ def _play_rounds(
         round.text = 0
         round.tokens = -1
         told[agent.state, actions[k]] += 1
-        ended[k] = _play(agent, actions[k], luck, round, *parameters)
+        ended[k] = _call(agent, actions[k], luck, round, *parameters)
         if round.calls > 0:
             columns.call_tool[calls] = round.tool
             columns.call_signature[calls] = round.signature

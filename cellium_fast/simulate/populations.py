@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cellium_fast.simulate.compiled import compiled
-from cellium_fast.simulate.environment import FAILED, RUNNING, SUCCEEDED, Environment, environment
+from cellium_fast.simulate.environments import FAILED, RUNNING, SUCCEEDED, Environment, environment
 from cellium_fast.simulate.tables import GOALS, STATES, Tables
 
 AGENT = np.dtype([
