@@ -228,7 +228,7 @@ cdef class BlockBase:
 
     @property
     def failure(self):
-        """What failed of users' functions in the newest step, as `_records.UserFailure`; or None."""
+        """What failed of users' functions in the newest step, a `_records.UserFailure`; or None."""
         return self.batch.failure
 
     @property

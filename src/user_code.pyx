@@ -2,8 +2,6 @@
 """Loops over the formulas of user_code.pxd: nothing to do where users have no functions."""
 
 from libc.math cimport isnan
-from libc.stdint cimport uint32_t
-from libc.string cimport memset
 from cellium_fast._spans cimport stage
 from records cimport (
     HAS_BIAS, HAS_REWARD, HAS_RULES,
@@ -53,9 +51,10 @@ cdef int rules_rows(const Batch* batch, Py_ssize_t start, Py_ssize_t stop) noexc
     cdef int failure = 0
     cdef int policy, place, code
     cdef Caller caller
-    cdef Py_ssize_t last
+    cdef Py_ssize_t last, i
     if batch.user_rules:
-        memset(user_rules_of(batch, start), 0, (stop - start) * sizeof(uint32_t))
+        for i in range(start, stop):    # a chunk's rows may go round its memory
+            user_rules_of(batch, i)[0] = 0
     if not batch.user_parts & HAS_RULES:
         return 0
     while start < stop:

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,19 @@ from lively_fleets import new_fleet
 from random_agents import Agent
 from test_interrupts import state_of
 
-from cellium_fast import BlockError, Fleet, InputError, ReentryError, RoundBatch, SessionError
+from cellium_fast import (
+    BlockError,
+    Fleet,
+    InputError,
+    Policy,
+    ReentryError,
+    RoundBatch,
+    SessionError,
+    UserCodeError,
+    bias,
+    reward,
+    rule,
+)
 from cellium_fast import block as blocks
 from cellium_fast.block import DecisionColumns, RoundColumns
 from cellium_fast.decision import COLUMNS
@@ -460,3 +473,82 @@ def test_a_block_outlives_its_fleet_and_its_columns_outlive_it():
     del block
     gc.collect()
     assert columns.action.shape == (1000,)
+
+
+# --- functions of users --------------------------------------------------------------------------
+@rule(proposes="redirect")
+def half_full(features):
+    return features.context_ratio > 0.5
+
+
+@rule(forces="terminate")
+def brittle(features):
+    if features.progress_score > 0.9:
+        raise ValueError("too good")
+    return False
+
+
+@reward
+def of_context(features, outcome):
+    return 1.0 - features.context_saturation
+
+
+@bias("redirect")
+def towards_redirect(features):
+    return 0.5 * features.context_saturation
+
+
+def fleet_of_users(**options):
+    policy = Policy(
+        user_rules=(half_full, brittle), user_reward=of_context, user_bias=(towards_redirect,)
+    )
+    fleet = Fleet(seed=5, policies={"usual": "default", "mine": policy}, **options)
+    ids = [
+        fleet.open(count, policy=name, context_limit=1_000, private=private)
+        for count, name, private in (
+            (700, "usual", False), (600, "mine", True), (90, "mine", False), (30, "usual", True),
+        )
+    ]
+    return fleet, np.concatenate(ids)
+
+
+def test_functions_of_users_have_their_say(rng):
+    (plain, ids), (fleet, _) = fleet_of_users(), fleet_of_users()
+    rounds, wanted = rng.arrays.integers(0, 1_000, (6, len(ids))), ["user_rules", "reward", "rules"]
+    with fleet.block(ids, given=["context_tokens", "progress"], want=wanted) as block:
+        for turn, tokens in enumerate(rounds):
+            progress = np.full(len(ids), turn / 10, np.float32)
+            told = RoundBatch(context_tokens=tokens, progress=progress)
+            expected = plain.step(ids, told, want=wanted)
+            block.rounds.context_tokens[:] = tokens
+            block.rounds.progress[:] = progress
+            block.step()
+            for name in (*wanted, "action", "candidates"):
+                found = getattr(block.decisions, name)
+                assert same_bits(getattr(expected, name), found), name
+    assert expected.user_rules.any()
+    assert state_of(fleet) == state_of(plain)
+
+
+def test_a_function_that_fails_is_named_and_nothing_is_stepped():
+    fleet, ids = fleet_of_users(max_sessions=5_000)
+    with fleet.block(ids, given=["progress", "success"], want=[]) as block:
+        block.rounds.progress[:] = 0.5
+        block.step()
+        block.rounds.progress[900] = 1      # in the middle of a chunk, and not in the first one
+        before, uses = state_of(fleet), fleet._memory.last_uses()
+        code = block.run(10, len(ids))
+        assert code > 0
+        assert state_of(fleet) == before
+        assert np.array_equal(fleet._memory.last_uses(), uses)
+        with pytest.raises(UserCodeError, match="brittle") as raised:
+            block.check(code)
+        assert "too good" in str(raised.value)
+        assert Path(raised.value.filename).name == Path(__file__).name
+        block.rounds.success[0] = 9         # what is wrong next is said next
+        with pytest.raises(InputError, match=r"success\[0\]"):
+            block.step()
+        block.step(10, 900)
+        block.rounds.success[0] = -1
+        block.rounds.progress[900] = 0.5
+        block.step()

@@ -1,8 +1,8 @@
 """The examples run, and come out as they say."""
 
+import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +10,32 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def test_the_closed_loop_is_better_with_control(monkeypatch, tmp_path):
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    module = runpy.run_path(str(EXAMPLES / "closed_loop.py"))
-    without, with_control = module["run"](400, False), module["run"](400, True)
-    assert without[0] < 0.6 < 0.9 < with_control[0]
-    assert with_control == module["run"](400, True)
-    assert with_control != module["run"](400, True, seed=8)
+def printed(folder, *program, **environment):
+    """What a Python program prints whose cache of compiled code is in this folder."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *program], cwd=EXAMPLES, text=True, check=False,
+        capture_output=True, env={**os.environ, "NUMBA_CACHE_DIR": str(folder), **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_closed_loop_is_better_with_control(tmp_path):
+    program = (
+        "import json, closed_loop\n"
+        "kinds = ((False, 7), (True, 7), (True, 7), (True, 8))\n"
+        "print(json.dumps([list(map(float, closed_loop.run(400, *kind))) for kind in kinds]))"
+    )
+    without, controlled, again, other = json.loads(printed(tmp_path, "-c", program))
+    assert without[0] < 0.6
+    assert controlled[0] > 0.9
+    assert controlled == again
+    assert controlled != other
 
 
 def test_the_closed_loop_prints_a_line_each_way(tmp_path):
-    program = [sys.executable, "-W", "error", str(EXAMPLES / "closed_loop.py"), "--agents", "60"]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "1"}
-    done = subprocess.run(
-        program, capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    program = ("closed_loop.py", "--agents", "60")
+    lines = printed(tmp_path, *program, NUMBA_DISABLE_JIT="1").splitlines()
     assert len(lines) == 2
     for line, start in zip(lines, ("without control: ", "with control: "), strict=True):
         assert line.startswith(start)

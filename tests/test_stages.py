@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from test_interrupts import state_of
 
-from cellium_fast import Fleet, RoundBatch, _bandit, _feedback, _records, _spans, pipeline
+from cellium_fast import (
+    Fleet,
+    RoundBatch,
+    _bandit,
+    _feedback,
+    _records,
+    _spans,
+    _user_code,
+    pipeline,
+)
 
 SIZE = 3_000
 
@@ -56,3 +65,16 @@ def test_a_stage_is_made_in_c_and_named():
     assert _feedback.evaluate.name == "feedback.evaluate"
     with pytest.raises(TypeError, match="Batch"):
         _feedback.evaluate(None, 0, 0)
+
+
+def test_rules_of_users_stay_in_the_memory_of_their_chunk():
+    # It is used in a circle: a chunk that begins within it ends before that place.
+    fleet = Fleet()
+    fleet.open(SIZE)
+    batch = fleet._memory.batch(np.arange(SIZE))
+    memory = np.full(700, 77, np.uint32)
+    scratch = pipeline.scratch(batch, pipeline.CHUNK) | {"user_rules": memory[: pipeline.CHUNK]}
+    part = batch.with_scratch(**scratch, increments=pipeline.no_increments(1))
+    assert _user_code.rules(part, 100, 100 + pipeline.CHUNK) == 0
+    assert not np.any(memory[: pipeline.CHUNK])
+    assert np.all(memory[pipeline.CHUNK :] == 77)
