@@ -39,6 +39,8 @@ SHORT = (
     "tests/test_ingest.py", "tests/test_ingest_strange.py", "tests/test_text.py",
     "tests/test_evidence_random.py", "tests/test_philox.py", "tests/test_kernels.py",
     "tests/test_learning.py", "tests/test_hostile.py", "tests/test_traces_chat.py",
+    "tests/test_block.py", "tests/test_stages.py", "tests/test_policy_choice.py",
+    "tests/test_propensity.py",
 )
 WITH_THREADS = ("tests/test_fleet.py", "tests/test_pipeline.py", "-k", "thread")
 

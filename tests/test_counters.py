@@ -39,6 +39,8 @@ COUNTERS = {
     "the feature `rounds_left`": (2**31 - 1, ""),
     "rounds; calls, errors and empties of a session; characters of a result":
         (WORD, "round calls errors empties size"),
+    "sessions that a pool learned from what a policy is worth, where it stops learning":
+        (WORD, "choice.learned"),
     "updates of an action in a pool, sessions that a pool counted as closed":
         (LONG, "pool.updates pool.closed"),
 }  # fmt: skip

@@ -103,7 +103,7 @@ def test_the_wheel_holds_the_package_and_its_licence_only(wheel):
         "cellium_fast", "cellium_fast-0.1.0.dist-info"
     }
     endings = {Path(path).suffix for path in inside if path.startswith("cellium_fast/")}
-    assert endings <= {".py", ".pyi", ".typed", ".so", ".pyd"}
+    assert endings <= {".py", ".pyi", ".typed", ".so", ".pyd", ".toml"}
     assert not [path for path in inside if re.search("tests?/|benchmarks/|examples/", path)]
     stubs = {path.name for path in (ROOT / "cellium_fast").glob("*.pyi")}
     assert {Path(path).name for path in inside if path.endswith(".pyi")} == stubs

@@ -10,7 +10,7 @@ import numba
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # As Numba does by default, a division by zero would be a branch and an exception.
-OPTIONS = {"error_model": "numpy", "nogil": True}
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 
 
 def compiled(function: Function) -> Function:

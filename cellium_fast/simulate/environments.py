@@ -105,7 +105,8 @@ class Environment:
         if self.parameters is None:
             return ()
         record = self.parameters[0]
-        return (_PlainRecord(record) if numba.config.DISABLE_JIT else record,)
+        plain = numba.config.DISABLE_JIT        # type: ignore[attr-defined]
+        return (_PlainRecord(record) if plain else record,)
 
     @cached_property
     def kernels(self) -> Kernels:
@@ -205,7 +206,7 @@ def _loop_of(loop: Function, of: Function, draws: int) -> Function:
     )
     called = numba.njit(**OPTIONS)(of)
     function = types.FunctionType(code, {**loop.__globals__, "_call": called, "_DRAWS": draws})
-    if numba.config.DISABLE_JIT:
+    if numba.config.DISABLE_JIT:        # type: ignore[attr-defined]
         return _on_plain_records(function)
     version = zlib.crc32(marshal.dumps(code) + digest_of(function).encode())
     function.__name__ = function.__qualname__ = f"{of.__name__}{loop.__name__}_{version:08x}"
