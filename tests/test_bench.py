@@ -62,7 +62,10 @@ def test_every_row_is_in_the_json() -> None:
         measured = row["mark"] != "not measured"
         assert (row["figure"] is not None) is measured, row
         if measured:
-            assert 0 < row["figure"]["low"] <= row["figure"]["median"] <= row["figure"]["high"]
+            figure = row["figure"]
+            # Of a few sessions, a difference of two steps can come out below nothing.
+            assert row["name"] == "user-rule" or figure["low"] > 0
+            assert figure["low"] <= figure["median"] <= figure["high"]
             assert (row["ratio"] is not None) is (row["baseline"] is not None)
             assert row["ratio"] is None or row["ratio"] > 0
             assert (row["mark"] == "no target") is (row["target"] is None)
