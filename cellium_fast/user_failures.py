@@ -68,6 +68,8 @@ IN_WORDS = (
      r"a global of this kind cannot be read, here \1, a \2; numbers, text, tuples and arrays can"),
     (r"No definition for lowering (\w+)\.(\w+) = .*", r"\1.\2 cannot be set"),
     (r"Use of unsupported opcode \(IMPORT_NAME\).*", "import at the top of the module instead"),
+    (r"No implementation of function .*\n.*\n? *>>> exception_match\(\w+, (.*)\)",
+     r"a particular exception cannot be caught, here \1; `except Exception` can"),
     (r"No implementation of function .*\n.*\n? *>>> (?:python_)?(.*)", r"there is no \1"),
 )
 

@@ -240,6 +240,13 @@ def sets_feature(features):
     return True
 
 
+def catches_one(features):
+    try:
+        return 1 // features.round > 0
+    except ZeroDivisionError:       # catches one
+        return False
+
+
 def unknown_name(features):
     return nowhere > 1      # noqa: F821   unknown name
 
@@ -266,6 +273,8 @@ stuck_long = functions_of_users.stuck_long
     (imports, "# imports", "import at the top of the module instead"),
     (compares_text, "# compares text", "there is no gt(int64, Literal[str](a))"),
     (adds_text, "# adds text", "there is no add(int64, Literal[str](a))"),
+    (catches_one, "# catches one",
+     "a particular exception cannot be caught, here ZeroDivisionError; `except Exception` can"),
     (sets_feature, "def sets_feature", "features.round cannot be set"),
     (unknown_name, "unknown name", "NameError: name 'nowhere' is not defined"),
 ])
