@@ -258,7 +258,7 @@ def found(path: str, kind: type[Kind]) -> Kind:
     module, _, names = path.partition(":")
     try:
         one: Any = sys.modules.get(module) or import_module(module)
-    except Exception as error:      # a module's own code may raise anything
+    except (Exception, SystemExit) as error:    # a module's own code may raise anything
         hint = ""
         if isinstance(error, ModuleNotFoundError):
             hint = "; is it installed, or its directory in PYTHONPATH?"

@@ -301,6 +301,10 @@ def test_a_module_is_imported_when_a_policy_names_it(tmp_path, monkeypatch):
     assert Policy(user_rules=["seldom_used:always"]).user_rules[0].name == "always"
     with pytest.raises(PolicyError, match="cannot import broken_module: ZeroDivisionError: div"):
         Policy(user_rules=["broken_module:always"])
+    # A script that ends by itself is no reason to end the program that reads a policy.
+    (tmp_path / "a_script.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(PolicyError, match="cannot import a_script: SystemExit: 3"):
+        Policy(user_rules=["a_script:always"])
     monkeypatch.delitem(sys.modules, "seldom_used")
 
 
