@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cellium_fast import _choice, _commit, _records, _spans, _step, pipeline, user_calls
 from cellium_fast.arguments import CHOOSE
 from cellium_fast.decision import Decision, Decisions, Setting
-from cellium_fast.errors import ForkedError, JournalError, SessionError, UserCodeError, shown
+from cellium_fast.errors import ForkedError, JournalError, SessionError, shown
 from cellium_fast.memory import Memory, Slots
 from cellium_fast.names import Names
 from cellium_fast.policy import Policy, Posterior
@@ -197,8 +197,9 @@ class Changes:
                 self._names, tools, errors, to_show, kept,
             )
             if failure is not None:
+                result.concern(*former)     # now, since what follows may be an interrupt
                 raise user_calls.error_of(self._settings[failure.policy].policy, failure)
-        except (JournalError, ForkedError, UserCodeError):      # nothing was stepped
+        except (JournalError, ForkedError):     # nothing was stepped
             result.concern(*former)
             raise
         if decisions is not result:

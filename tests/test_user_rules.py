@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import rules_of_users as own
@@ -304,6 +305,20 @@ def test_a_step_that_fails_changes_nothing(name):
     for each in (fleet, other):
         each.step(ids, filled(size, 0, 20))
     assert whole(fleet) == whole(other)
+
+
+def test_decisions_given_for_output_are_as_they_were_after_an_interrupt(monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+
+    @rule(proposes="retry")
+    def interrupted(features):
+        raise KeyboardInterrupt
+
+    fleet = Fleet(policies={"first": Policy(), "second": Policy(user_rules=(interrupted,))})
+    out = fleet.step(fleet.open(2, policy="first"), [Round()] * 2)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.step(fleet.open(2, policy="second"), [Round()] * 2, out=out)
+    assert out.setting_rows.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("place", [0, 4_095, 4_096, 9_999])
