@@ -227,6 +227,7 @@ class Block(_block.BlockBase):
         InputError, UserCodeError, BlockError
             As `step`.
         """
+        code = checks.whole_number("code", code, -(2**31), 2**31 - 1)
         if code == 0:
             return
         if code == _block.NOT_OPEN:

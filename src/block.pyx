@@ -6,7 +6,7 @@ What such code writes is checked here before a kernel reads it.
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.pythread cimport (
-    NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock,
+    NOWAIT_LOCK, WAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock,
     PyThread_release_lock,
 )
 from libc.stdint cimport int8_t, int64_t, uint64_t
@@ -38,15 +38,16 @@ WRONG_ROWS = ROWS_WRONG
 
 cdef int step_block(uint64_t address, int64_t start, int64_t stop) noexcept nogil:
     cdef BlockState* block = <BlockState*> <size_t> address
-    cdef int failure
+    cdef int failure = BLOCK_NOT_OPEN
     if block == NULL or block.mark != OPEN_MARK:
-        return BLOCK_NOT_OPEN
+        return failure
     if not PyThread_acquire_lock(block.busy, NOWAIT_LOCK):
         return BLOCK_BUSY
-    block.batch.user_failure.row = -1
-    failure = what_is_wrong(block, start, stop)
-    if failure == 0:
-        failure = step_rows(block, start, stop)
+    if block.mark == OPEN_MARK:     # another thread may have left it meanwhile
+        block.batch.user_failure.row = -1
+        failure = what_is_wrong(block, start, stop)
+        if failure == 0:
+            failure = step_rows(block, start, stop)
     PyThread_release_lock(block.busy)
     return failure
 
@@ -180,7 +181,11 @@ cdef class BlockBase:
         return self
 
     def __exit__(self, *error):
+        # A thread that is stepping works on the fleet's memory: the turn is given away after it.
+        with nogil:
+            PyThread_acquire_lock(self.state.busy, WAIT_LOCK)
         self.state.mark = 0
+        PyThread_release_lock(self.state.busy)
         self.release()
 
     def set_up(
@@ -254,6 +259,8 @@ cdef class BlockBase:
         if not PyThread_acquire_lock(self.state.busy, NOWAIT_LOCK):
             raise BlockError("another thread is stepping this block; one at a time can")
         try:
+            if not self.is_open:
+                raise BlockError("the block is not open: another thread has left it")
             _commit.close(None, None, self.memory, batch, slots, outcomes, [], handles)
             for array in self.moved:
                 keep_rows(array, kept)

@@ -7,6 +7,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from conftest import Seeded, pack, same_bits, take
@@ -258,8 +259,8 @@ def test_rows_that_are_not_there(rows):
 def test_a_code_that_no_step_returns():
     fleet = Fleet()
     with fleet.block(fleet.open(5)) as block:
-        for code in (-99, 1):
-            with pytest.raises(InputError, match=f"got {code}"):
+        for code in (-99, 1, "x", 1.5):
+            with pytest.raises(InputError, match=f"got '?{code}"):
                 block.check(code)
 
 
@@ -444,6 +445,30 @@ def test_one_thread_at_a_time_steps_a_block():
             with pytest.raises(BlockError, match="another thread"):
                 block.check(code)
     assert codes.count(0) >= turns      # one of them at least got through every time
+
+
+def test_a_block_is_left_when_the_step_of_another_thread_is_done(monkeypatch):
+    # That step works on the fleet's memory, which others may move once it is their turn.
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    stepping, leaving = threading.Event(), threading.Event()
+    called = []
+
+    @rule(proposes="retry")
+    def waiting(features):
+        stepping.set()
+        leaving.wait(10)
+        time.sleep(0.05)        # by then the block is being left
+        called.append(features.round)
+        return False
+
+    fleet = Fleet(policies={"waiting": Policy(user_rules=(waiting,))})
+    with fleet.block(fleet.open(1)) as block:
+        thread = threading.Thread(target=block.step)
+        thread.start()
+        assert stepping.wait(10)
+        leaving.set()
+    assert called == [1] and not block.is_open
+    thread.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
