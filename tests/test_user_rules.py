@@ -26,6 +26,7 @@ from cellium_fast import (
     UserCodeError,
     _records,
     _rules,
+    bias,
     rule,
 )
 from cellium_fast.cause import Cause, StopCause
@@ -591,3 +592,35 @@ def test_places_of_functions_are_those_of_the_kernels():
     assert _records.USER_REWARD == _records.MAX_USER_RULES
     assert _records.USER_BIAS == _records.USER_REWARD + 1
     assert _records.USER_CODE["address"].shape == (_records.USER_BIAS + len(Action),)
+
+
+# --- propensities ---------------------------------------------------------------------------------
+def test_a_propensity_counts_the_biases_of_users():
+    # Sessions alike, each with draws of its own: how often each action comes is its propensity.
+    count = 20_000
+
+    @rule(proposes=("continue", "redirect", "compress"))
+    def always(features):
+        return True
+
+    @bias("redirect")
+    def up(features):
+        return 0.3
+
+    @bias("continue")
+    def down(features):
+        return -0.2
+
+    policy = Policy(propensities=True, user_rules=(always,), user_bias=(up, down))
+    fleet = Fleet(seed=11, policies={"mine": policy})
+    rounds = RoundBatch(call_offsets=np.zeros(count + 1, np.int64))
+    decisions = fleet.step(fleet.open(count), rounds)
+    total = 0.0
+    for action in (Action.CONTINUE, Action.REDIRECT, Action.COMPRESS):
+        taken = decisions.action == action
+        (propensity,) = np.unique(decisions.propensity[taken])
+        deviation = np.sqrt(propensity * (1.0 - propensity) / count)
+        assert abs(np.mean(taken) - propensity) < 5.0 * deviation
+        total += propensity
+    assert abs(total - 1.0) < 1e-8
+    assert np.mean(decisions.action == Action.REDIRECT) > 0.7      # 0.24 without biases
