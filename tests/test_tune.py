@@ -19,6 +19,7 @@ from cellium_fast.traces import Problem, RecordedRun
 from cellium_fast.traces.packed import PackedRuns, RunName, packed
 from cellium_fast.tuning import MissingPackageError, NoRunsError, Tuning, TuningResult, tune
 from cellium_fast.tuning.objective import Objective
+from cellium_fast.tuning.provenance import check_path
 from cellium_fast.tuning.search import Search
 from cellium_fast.tuning.space import FEATURES, Space, nested, value_of
 from cellium_fast.tuning.splits import Source, held_out, labelled, rotation, sources
@@ -426,10 +427,13 @@ def test_problems_are_told_and_unlabelled_runs_counted() -> None:
     assert told == [problem] * 2 and (tuning.problems, tuning.left_out) == (2, 1)
 
 
-def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("package", ["optuna", "tomli_w"])
+def test_without_a_package_the_extra_is_named(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find: Callable[..., Any] = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "optuna" else find(name)
+        importlib.util, "find_spec", lambda name: None if name == package else find(name)
     )
     with pytest.raises(MissingPackageError, match=r"pip install 'cellium-fast\[tune\]'"):
-        Tuning(planted())
+        Tuning(planted()) if package == "optuna" else check_path("tuned.toml")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cellium_fast.cli.output import console, print_json, progress, refuse
+from cellium_fast.cli.output import AsJson, console, print_json, progress, refuse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,9 +55,7 @@ def bench_command(
             "import and first go by the clock all the same.",
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure and print."""
     from cellium_fast import bench

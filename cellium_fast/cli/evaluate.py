@@ -12,6 +12,7 @@ import typer
 from cellium_fast.cli.output import (
     NOT_SOUND,
     NOTHING_READ,
+    AsJson,
     console,
     load_policy,
     print_json,
@@ -21,7 +22,7 @@ from cellium_fast.cli.output import (
     say,
 )
 from cellium_fast.cli.quality import interval, percent
-from cellium_fast.cli.recordings import Paths, files_below, no_collector, read
+from cellium_fast.cli.recordings import Jobs, Paths, Strict, files_below, no_collector, read
 from cellium_fast.cli.table import files_line, print_columns, rate
 
 if TYPE_CHECKING:
@@ -85,19 +86,9 @@ def evaluate_command(
     resamples: Annotated[
         int, typer.Option(min=100, max=100_000, metavar="N", help="Resamples for the intervals.")
     ] = 2_000,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=10_000, metavar="N", show_default="the CPUs there are",
-            help="Read by up to N processes where there is enough to read; the result is the same.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 2 if there was any problem in the files.")
-    ] = False,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
 ) -> None:
     """Compare policies on recorded runs and print the result."""
     given = _labels(policy or PRESETS_COMPARED)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, NoReturn
 
 import typer
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NOTHING_READ = 1     # or a result could not be written
 WRONG_USAGE = 2
 NOT_SOUND = 2       # what was read, by someone who asked for that
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 # A pipe has no width. This one keeps every column of the tables whole.
 PIPE_WIDTH = 160

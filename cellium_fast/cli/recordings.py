@@ -26,6 +26,16 @@ Paths = Annotated[
     # Whether a file can be read is found out by reading it: the others are read all the same.
     typer.Argument(metavar="PATH...", help="Files or directories of recordings.", readable=False),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=10_000, metavar="N", show_default="the CPUs there are",
+        help="Read by up to N processes where there is enough to read; the result is the same.",
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit with 2 if there was any problem in the files.")
+]
 
 
 def files_below(paths: Sequence[Path]) -> tuple[list[Path], int]:

@@ -9,6 +9,7 @@ import typer
 
 from cellium_fast.cli.output import (
     NOTHING_READ,
+    AsJson,
     console,
     plain_path,
     print_json,
@@ -47,9 +48,7 @@ def recover_command(
     repair: Annotated[
         bool, typer.Option("--repair", help="Mend it; what is bad is put aside.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a directory and print what it holds."""
     from cellium_fast.directory import Directory, WriterLock

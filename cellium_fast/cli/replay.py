@@ -14,6 +14,7 @@ import typer
 from cellium_fast.cli.output import (
     NOT_SOUND,
     NOTHING_READ,
+    AsJson,
     console,
     load_policy,
     plain_decision,
@@ -28,7 +29,7 @@ from cellium_fast.cli.output import (
 )
 from cellium_fast.cli.quality import LEGEND as QUALITY_LEGEND
 from cellium_fast.cli.quality import plain_quality, print_quality
-from cellium_fast.cli.recordings import Paths, files_below, no_collector, read
+from cellium_fast.cli.recordings import Paths, Strict, files_below, no_collector, read
 from cellium_fast.cli.table import (
     LEGEND,
     OUTCOMES,
@@ -118,12 +119,8 @@ def replay_command(
             "same. --decisions, --limit and --show read by one.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 2 if there was any problem in the files.")
-    ] = False,
+    as_json: AsJson = False,
+    strict: Strict = False,
 ) -> None:
     """Replay recorded runs and print the result."""
     chosen = load_policy(policy)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cellium_fast.cli.output import (
+    AsJson,
     console,
     load_policy,
     print_json,
@@ -72,9 +73,7 @@ def simulate_command(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Write a figure (needs matplotlib).")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let simulated agents run under several controls, with the same luck, side by side."""
     for option, number in (("--sessions", sessions), ("--rounds", rounds)):

@@ -14,6 +14,7 @@ from cellium_fast.cli.evaluate import FIGURES, plain_estimate, print_compared
 from cellium_fast.cli.output import (
     NOT_SOUND,
     NOTHING_READ,
+    AsJson,
     console,
     load_policy,
     print_json,
@@ -23,7 +24,7 @@ from cellium_fast.cli.output import (
     say,
     whole_file,
 )
-from cellium_fast.cli.recordings import Paths, files_below, no_collector, read
+from cellium_fast.cli.recordings import Jobs, Paths, Strict, files_below, no_collector, read
 from cellium_fast.cli.table import files_line, print_columns
 
 if TYPE_CHECKING:
@@ -129,19 +130,9 @@ def tune_command(
         str | None,
         typer.Option(metavar="TEXT", help="A text for the provenance, such as the date."),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=10_000, metavar="N", show_default="the CPUs there are",
-            help="Read by up to N processes where there is enough to read; the result is the same.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 2 if there was any problem in the files.")
-    ] = False,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
 ) -> None:
     """Tune a policy on recorded runs, judge it, write it and print the result."""
     base = policy if policy in ("default", "cellium") else load_policy(policy)
@@ -181,11 +172,12 @@ def tune_command(
 
 def _check_out(out: Path, files: list[Path], study: Path | None) -> None:
     from cellium_fast.errors import InputError
+    from cellium_fast.tuning import MissingPackageError
     from cellium_fast.tuning.provenance import check_path
 
     try:
         check_path(out)
-    except InputError as error:
+    except (InputError, MissingPackageError) as error:
         refuse(f"--out: {error}")
     others = {os.path.realpath(file): "among the files to read" for file in files}
     if study is not None:

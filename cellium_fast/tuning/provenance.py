@@ -6,6 +6,7 @@ other programs. Same runs, arguments and versions, same file: no date stands in 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from cellium_fast.evaluate import Comparison, Estimate
 from cellium_fast.policy import PRESETS, Policy
 from cellium_fast.quality import FIGURES
 from cellium_fast.tuning.space import nested
-from cellium_fast.tuning.tuning import Figures, TuningResult
+from cellium_fast.tuning.tuning import Figures, MissingPackageError, TuningResult
 
 __all__ = ["contents", "differences", "provenance", "write"]
 
@@ -187,11 +188,15 @@ def in_words(estimate: Estimate) -> str:
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path, if it ends as the name of a policy file does."""
+    """The path, if it ends as the name of a policy file does, and there is what writes one."""
     path = Path(path)
     if path.suffix.lower() not in WRITERS:
         raise InputError(
             f"{path}: wanted a name that ends in {', '.join(WRITERS)}, got {path.suffix or 'none'}"
+        )
+    if path.suffix.lower() == ".toml" and importlib.util.find_spec("tomli_w") is None:
+        raise MissingPackageError(
+            f"{path}: TOML files are written by tomli-w: pip install 'cellium-fast[tune]'"
         )
     return path
 
