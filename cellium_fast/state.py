@@ -208,7 +208,11 @@ def _of_fleet(state: FleetState) -> Iterator[str]:
     if not 0 <= state.opened < 2**63:
         yield f"opened: wanted a number in [0, 2**63), got {state.opened}"
     if AUTO in state.policies:
-        yield f"policies: {AUTO!r} is no name of one since format version 3"
+        yield (
+            f"policies: {AUTO!r} is no name of one since format version 3, but asks the fleet to "
+            "choose one; go on with the package that wrote this, or export there what the pools "
+            "learned, and import it here into a new fleet"
+        )
     for kind, table in (("policies", state.policies), ("pools", state.pools)):
         if not 0 < len(table) <= MAX_TABLE:
             yield f"{kind}: wanted 1 to {MAX_TABLE:,}, got {len(table):,}"

@@ -150,7 +150,10 @@ IMPOSSIBLE = {
     "opened too many": (assign("opened", 3), "slots were used 2 times"),
     "no policy": (assign("policies", {}), "policies: wanted 1"),
     "a policy called auto": (
-        assign("policies", lambda state: {"auto": state.policies["default"]}), "policies: 'auto'"
+        assign("policies", lambda state: {"auto": state.policies["default"]}),
+        "policies: 'auto' is no name of one since format version 3, but asks the fleet "
+        "to choose one; go on with the package that wrote this, or export there what the pools "
+        "learned, and import it here into a new fleet",
     ),
     "no pool": (assign("pools", {}), "pools: wanted 1"),
     "free not there": (put("free", 0, 2), "free slots: wanted slots below 2"),
